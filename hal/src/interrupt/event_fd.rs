@@ -1,0 +1,114 @@
+//! Event files: counters that can be waited for.
+
+use core::time::Duration;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+/// An `eventfd(2)`: signals add up until somebody takes them. Clones share it.
+///
+/// It never blocks: reading an empty one is a spurious wake-up, not an error.
+#[derive(Clone, Debug)]
+pub struct EventFd {
+    fd: Arc<OwnedFd>,
+}
+
+impl EventFd {
+    /// A counter at zero, not inherited by child processes.
+    ///
+    /// # Errors
+    ///
+    /// What `eventfd(2)` reports, mostly "too many open files".
+    pub fn new() -> io::Result<Self> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { fd: Arc::new(fd) })
+    }
+
+    /// An event file that came from elsewhere.
+    #[must_use]
+    pub fn from_owned(fd: OwnedFd) -> Self {
+        Self { fd: Arc::new(fd) }
+    }
+
+    /// Adds `count` to the counter. A counter that is full stays full: it is readable, and
+    /// that is all that a signal promises.
+    pub fn signal(&self, count: u64) {
+        loop {
+            match rustix::io::write(&*self.fd, &count.to_ne_bytes()) {
+                Err(Errno::INTR) => {}
+                Ok(_) | Err(Errno::AGAIN) => return,
+                Err(error) => {
+                    log::error!("cannot signal an event file: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes the count and sets it to zero; zero when nothing was signalled.
+    #[must_use = "the count says how many interrupts were coalesced; ignore it with `let _ =`"]
+    pub fn take(&self) -> u64 {
+        let mut bytes = [0; 8];
+        loop {
+            match rustix::io::read(&*self.fd, &mut bytes) {
+                Ok(8) => return u64::from_ne_bytes(bytes),
+                Err(Errno::INTR) => {}
+                // EAGAIN is a spurious wake-up; anything else is not an event file of ours.
+                Ok(_) | Err(_) => return 0,
+            }
+        }
+    }
+
+    /// Sets the count to zero.
+    pub fn drain(&self) {
+        let _ = self.take();
+    }
+
+    /// Waits until the counter is not zero, `timeout` at most; returns whether it is.
+    ///
+    /// # Errors
+    ///
+    /// What `poll(2)` reports.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let end = std::time::Instant::now().checked_add(timeout);
+        loop {
+            let left = end.map_or(timeout, |end| end.saturating_duration_since(std::time::Instant::now()));
+            let limit = Timespec::try_from(left).ok();
+            let mut files = [PollFd::new(&*self.fd, PollFlags::IN)];
+            match poll(&mut files, limit.as_ref()) {
+                Ok(ready) => return Ok(ready > 0),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_coalesce_and_an_empty_file_is_no_error() {
+        let event = EventFd::new().unwrap();
+        assert_eq!(event.take(), 0);
+        assert!(!event.wait(Duration::ZERO).unwrap());
+        event.signal(1);
+        event.signal(4);
+        assert!(event.wait(Duration::ZERO).unwrap());
+        assert_eq!(event.take(), 5);
+        event.signal(u64::MAX - 1);
+        event.signal(1);
+        assert_eq!(event.take(), u64::MAX - 1);
+        assert!(!event.wait(Duration::from_millis(1)).unwrap());
+    }
+}

@@ -1,0 +1,464 @@
+//! Access by a software device that can be revoked, with the revocation complete before it
+//! returns.
+//!
+//! An emulated device translates an address once and then uses the result many times; an
+//! IOMMU must be able to take a page away and *know* that no later access happens. Here a
+//! device enters a burst ([`AccessReader::enter`]), uses [`AccessToken`]s that it got for
+//! [`Registration`]s, and leaves. [`Registration::revoke`] makes all tokens of the domain
+//! stale and waits until every burst that began before has ended.
+//!
+//! # Why tokens may be kept
+//!
+//! A token is a bare address with the epoch in which it was made. Epochs are unique in the
+//! process and an [`AccessDomain`] takes a new one at each revocation. A burst admits a
+//! token only if the epochs agree, and then:
+//!
+//! 1. the memory was registered when the token was made, since making it borrowed the
+//!    registration;
+//! 2. it still is, or its revocation is waiting for this burst, since any revocation that
+//!    ended would have changed the epoch.
+//!
+//! The burst is announced with a store that must be ordered before the load of the epoch,
+//! and the new epoch with a store that must be ordered before the look at the bursts: the
+//! asymmetric fences of [`barrier`](crate::barrier), so that a burst costs no fence.
+
+// UNSAFETY: accesses memory through addresses whose validity the epoch proves.
+#![expect(unsafe_code, reason = "accesses through addresses that an epoch proves valid")]
+
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use thiserror::Error;
+
+use super::SharedMemory;
+use super::copy::{copy_bytes, load_word, store_word};
+use crate::barrier;
+use crate::mmio::Width;
+use crate::poll::{Deadline, Pace, SystemClock, TimedOut, poll_until};
+
+/// A set of registrations and of the readers that may reach them.
+#[derive(Debug)]
+pub struct AccessDomain {
+    epoch: Arc<Line>,
+    readers: Mutex<Vec<Arc<Line>>>,
+}
+
+impl AccessDomain {
+    /// An empty domain.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        barrier::prepare();
+        Arc::new(Self { epoch: Arc::new(Line::new(next_epoch())), readers: Mutex::default() })
+    }
+
+    /// Registers memory so that readers of this domain can be given tokens for it.
+    #[must_use]
+    pub fn register(self: &Arc<Self>, memory: SharedMemory) -> Registration {
+        Registration { domain: Arc::clone(self), memory: Some(memory) }
+    }
+
+    /// A reader, for one device thread.
+    #[must_use]
+    pub fn reader(self: &Arc<Self>) -> AccessReader {
+        let burst = Arc::new(Line::new(0));
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&burst));
+        AccessReader { domain: Arc::clone(self), burst }
+    }
+
+    /// Makes every token stale and waits until every burst that is under way has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`TimedOut`] when a burst does not end within 2 s. The tokens are stale even then,
+    /// but the burst may still be using one.
+    pub fn revoke_tokens(&self) -> Result<(), TimedOut> {
+        // ORDERING: SeqCst store before `heavy` and the loads below; pairs with `enter`,
+        // which stores its burst before it loads the epoch.
+        self.epoch.0.store(next_epoch(), Ordering::SeqCst);
+        barrier::heavy();
+        let readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let clock = SystemClock::new();
+        let deadline = Deadline::after(&clock, Duration::from_secs(2));
+        for reader in readers {
+            // ORDERING: Acquire pairs with the Release store in `AccessBurst::drop`, so that
+            // all accesses of an ended burst happen before the revocation returns.
+            let seen = reader.0.load(Ordering::Acquire);
+            if seen & IN_BURST == 0 {
+                continue;
+            }
+            poll_until(&clock, deadline, Pace::FAST, "the end of a device's burst", || {
+                // ORDERING: Acquire, as above.
+                let now = reader.0.load(Ordering::Acquire);
+                Ok::<_, TimedOut>((now != seen).then_some(()))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Memory that the readers of a domain may be given tokens for. Dropping it revokes them;
+/// if that fails the memory is leaked, never freed.
+#[derive(Debug)]
+pub struct Registration {
+    domain: Arc<AccessDomain>,
+    memory: Option<SharedMemory>,
+}
+
+impl Registration {
+    /// The memory registered.
+    ///
+    /// # Panics
+    ///
+    /// Never: the memory leaves only with the registration.
+    #[must_use]
+    pub fn memory(&self) -> &SharedMemory {
+        self.memory.as_ref().expect("memory leaves a registration only when it ends")
+    }
+
+    /// Ends the registration and gives the memory back. No access by any reader happens
+    /// after this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`TimedOut`] when a reader does not leave its burst; the memory is leaked then.
+    pub fn revoke(mut self) -> Result<SharedMemory, TimedOut> {
+        self.end().map(|memory| memory.expect("a live registration holds its memory"))
+    }
+
+    fn end(&mut self) -> Result<Option<SharedMemory>, TimedOut> {
+        let Some(memory) = self.memory.take() else { return Ok(None) };
+        match self.domain.revoke_tokens() {
+            Ok(()) => Ok(Some(memory)),
+            Err(error) => {
+                log::error!("a device burst does not end; leaking {memory:?}: {error}");
+                core::mem::forget(memory);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // A failure was logged and the memory leaked; a destructor can say no more.
+        drop(self.end());
+    }
+}
+
+/// One device thread's way into a domain.
+#[derive(Debug)]
+pub struct AccessReader {
+    domain: Arc<AccessDomain>,
+    burst: Arc<Line>,
+}
+
+impl AccessReader {
+    /// Begins a burst. It must be short: a revocation waits for its end.
+    #[inline]
+    pub fn enter(&mut self) -> AccessBurst<'_> {
+        // ORDERING: Relaxed load; this thread is the only writer of its line.
+        let count = self.burst.0.load(Ordering::Relaxed);
+        // ORDERING: Relaxed store, ordered before the load of the epoch by `light`, which
+        // pairs with `heavy` in `revoke_tokens`.
+        self.burst.0.store(count.wrapping_add(1), Ordering::Relaxed);
+        barrier::light();
+        // ORDERING: Acquire pairs with the store in `revoke_tokens`, so that what was
+        // registered since is seen.
+        let epoch = self.domain.epoch.0.load(Ordering::Acquire);
+        AccessBurst { reader: self, epoch }
+    }
+}
+
+impl Drop for AccessReader {
+    fn drop(&mut self) {
+        let mut readers = self.domain.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.retain(|reader| !Arc::ptr_eq(reader, &self.burst));
+    }
+}
+
+/// A burst of accesses. While it lives no revocation in its domain completes.
+///
+/// # Invariants
+///
+/// The reader's line is odd, and `epoch` was loaded after it became so.
+#[derive(Debug)]
+pub struct AccessBurst<'reader> {
+    reader: &'reader mut AccessReader,
+    epoch: u64,
+}
+
+impl AccessBurst<'_> {
+    /// The epoch of the burst; tokens of another epoch are stale.
+    #[inline]
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// A token for registered memory, or [`Stale`] when the registration belongs to
+    /// another domain.
+    #[inline]
+    pub fn admit(&self, registration: &Registration) -> Result<AccessToken, Stale> {
+        if !Arc::ptr_eq(&registration.domain, &self.reader.domain) {
+            return Err(Stale);
+        }
+        let memory = registration.memory();
+        let length = memory.length().to_usize().ok_or(Stale)?;
+        let address = memory.checked_pointer(0, length).map_err(|_| Stale)?;
+        Ok(AccessToken { address, length, epoch: self.epoch })
+    }
+
+    /// Copies out of the token's memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Stale`] when the token is of another epoch or the range is not inside its memory;
+    /// nothing is copied then. The same holds for every access below.
+    #[inline]
+    pub fn read(&self, token: &AccessToken, offset: usize, bytes: &mut [u8]) -> Result<(), Stale> {
+        let source = self.pointer(token, offset, bytes.len())?;
+        // SAFETY: `pointer` proved the source valid; the destination is an exclusive slice.
+        unsafe { copy_bytes(source, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies into the token's memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn write(&self, token: &AccessToken, offset: usize, bytes: &[u8]) -> Result<(), Stale> {
+        let destination = self.pointer(token, offset, bytes.len())?;
+        // SAFETY: `pointer` proved the destination valid; the source is a slice.
+        unsafe { copy_bytes(bytes.as_ptr(), destination, bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies `length` bytes between two tokens' memory; the ranges may overlap.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn copy(
+        &self,
+        destination: (&AccessToken, usize),
+        source: (&AccessToken, usize),
+        length: usize,
+    ) -> Result<(), Stale> {
+        let from = self.pointer(source.0, source.1, length)?;
+        let to = self.pointer(destination.0, destination.1, length)?;
+        // SAFETY: `pointer` proved both ranges valid until the burst ends.
+        unsafe { copy_bytes(from, to, length) };
+        Ok(())
+    }
+
+    /// Loads an aligned 64-bit word in one access.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read), and when the word is not aligned.
+    #[inline]
+    pub fn load_u64(&self, token: &AccessToken, offset: usize, ordering: Ordering) -> Result<u64, Stale> {
+        let address = self.pointer(token, offset, 8)?;
+        if !address.addr().is_multiple_of(8) {
+            return Err(Stale);
+        }
+        // SAFETY: `pointer` proved the range valid; alignment was checked.
+        Ok(unsafe { load_word(address, Width::U64, ordering) })
+    }
+
+    /// Stores an aligned 64-bit word in one access.
+    ///
+    /// # Errors
+    ///
+    /// As [`load_u64`](Self::load_u64).
+    #[inline]
+    pub fn store_u64(
+        &self,
+        token: &AccessToken,
+        offset: usize,
+        value: u64,
+        ordering: Ordering,
+    ) -> Result<(), Stale> {
+        let address = self.pointer(token, offset, 8)?;
+        if !address.addr().is_multiple_of(8) {
+            return Err(Stale);
+        }
+        // SAFETY: `pointer` proved the range valid; alignment was checked.
+        unsafe { store_word(address, Width::U64, value, ordering) };
+        Ok(())
+    }
+
+    /// Asks the processor for the cache line at `offset`; does nothing for a stale token.
+    #[inline(always)]
+    pub fn prefetch(&self, token: &AccessToken, offset: usize) {
+        if let Ok(address) = self.pointer(token, offset, 1) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a prefetch of any address has no effect on memory.
+            unsafe {
+                core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = address;
+        }
+    }
+
+    #[inline(always)]
+    fn pointer(&self, token: &AccessToken, offset: usize, length: usize) -> Result<*mut u8, Stale> {
+        let inside = offset <= token.length && length <= token.length - offset;
+        if token.epoch != self.epoch || !inside {
+            return Err(Stale);
+        }
+        // SAFETY: the offset is inside the memory, which is alive: see the module text.
+        Ok(unsafe { token.address.add(offset) })
+    }
+}
+
+impl Drop for AccessBurst<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // ORDERING: Relaxed load; this thread is the only writer of its line.
+        let count = self.reader.burst.0.load(Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire loads in `revoke_tokens`.
+        self.reader.burst.0.store(count.wrapping_add(1), Ordering::Release);
+    }
+}
+
+/// The address of registered memory, valid in bursts of one epoch.
+#[derive(Clone, Copy)]
+pub struct AccessToken {
+    address: *mut u8,
+    length: usize,
+    epoch: u64,
+}
+
+// SAFETY: a token is a number; using it needs a burst of its domain and epoch.
+unsafe impl Send for AccessToken {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for AccessToken {}
+
+impl AccessToken {
+    /// A token that every burst refuses.
+    pub const STALE: Self = Self { address: core::ptr::null_mut(), length: 0, epoch: 0 };
+
+    /// The epoch in which the token is valid.
+    #[inline]
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The size of the memory in bytes.
+    #[inline]
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+}
+
+impl fmt::Debug for AccessToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AccessToken").field("length", &self.length).field("epoch", &self.epoch).finish()
+    }
+}
+
+/// A token was used outside its epoch or its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the access is outside what the token covers, or the token is no longer valid")]
+pub struct Stale;
+
+/// A counter on cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+impl Line {
+    const fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+}
+
+fn next_epoch() -> u64 {
+    // ORDERING: Relaxed; only uniqueness matters. 2^64 revocations do not happen.
+    NEXT_EPOCH.fetch_add(1, Ordering::Relaxed)
+}
+
+static NEXT_EPOCH: AtomicU64 = AtomicU64::new(1);
+
+const IN_BURST: u64 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::ByteLength;
+    use crate::memory::Pages;
+    use std::sync::atomic::AtomicBool;
+
+    fn page(domain: &Arc<AccessDomain>) -> Registration {
+        domain.register(SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).unwrap())
+    }
+
+    #[test]
+    fn a_token_dies_with_any_revocation_of_its_domain() {
+        let domain = AccessDomain::new();
+        let (first, second) = (page(&domain), page(&domain));
+        let mut reader = domain.reader();
+        let burst = reader.enter();
+        let token = burst.admit(&first).unwrap();
+        burst.write(&token, 4000, &[5; 96]).unwrap();
+        assert_eq!(burst.write(&token, 4000, &[5; 97]), Err(Stale));
+        assert_eq!(burst.load_u64(&token, 4001, Ordering::Relaxed), Err(Stale));
+        drop(burst);
+        assert_eq!(reader.enter().read(&token, 0, &mut [0; 8]), Ok(()));
+        drop(second);
+        let burst = reader.enter();
+        assert_eq!(burst.read(&token, 0, &mut [0; 8]), Err(Stale));
+        assert_eq!(burst.read(&AccessToken::STALE, 0, &mut []), Err(Stale));
+        let token = burst.admit(&first).unwrap();
+        assert_eq!(burst.load_u64(&token, 4000, Ordering::Relaxed), Ok(0x0505_0505_0505_0505));
+        let other = AccessDomain::new();
+        assert_eq!(burst.admit(&page(&other)).unwrap_err(), Stale);
+    }
+
+    #[test]
+    fn revocation_waits_for_the_burst_and_no_access_follows() {
+        let domain = AccessDomain::new();
+        let registration = page(&domain);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (entered, has_entered) = std::sync::mpsc::channel();
+        let device = std::thread::spawn({
+            let (domain, stop) = (Arc::clone(&domain), Arc::clone(&stop));
+            let mut reader = domain.reader();
+            let mut token = reader.enter().admit(&registration).unwrap();
+            move || {
+                let mut writes = 0u64;
+                while !stop.load(Ordering::Relaxed) {
+                    let burst = reader.enter();
+                    for _ in 0..64 {
+                        if burst.store_u64(&token, 0, writes, Ordering::Relaxed).is_err() {
+                            token = AccessToken::STALE;
+                        } else {
+                            writes += 1;
+                        }
+                    }
+                    drop(burst);
+                    if writes > 1000 {
+                        let _ = entered.send(());
+                    }
+                }
+                writes
+            }
+        });
+        has_entered.recv().unwrap();
+        let mut memory = registration.revoke().unwrap().try_into_pinned().unwrap();
+        memory[..8].fill(0xee);
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(memory[..8], [0xee; 8]);
+        stop.store(true, Ordering::Relaxed);
+        assert!(device.join().unwrap() > 1000);
+    }
+}

@@ -1,0 +1,90 @@
+//! Byte copies between memory that somebody else may be writing.
+
+// UNSAFETY: raw copies; the callers have checked the ranges.
+#![expect(unsafe_code, reason = "raw copies of checked ranges")]
+
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use super::{OutOfBounds, SharedMemory};
+use crate::mmio::Width;
+
+/// Copies `length` bytes; the ranges may overlap.
+///
+/// The bytes may change while they are copied: the result is then any mixture, which is
+/// why nothing read this way is trusted.
+///
+/// # Safety
+///
+/// `source` is valid for `length` bytes of reads and `destination` for `length` bytes of
+/// writes, and no Rust reference to either range is live elsewhere.
+#[inline(always)]
+pub(super) unsafe fn copy_bytes(source: *const u8, destination: *mut u8, length: usize) {
+    if length == 64 {
+        // One descriptor or cache line: a fixed length becomes four vector moves in line.
+        // SAFETY: the caller's contract; `[u8; 64]` has no alignment and no invalid value.
+        let line = unsafe { source.cast::<[u8; 64]>().read() };
+        // SAFETY: the caller's contract.
+        unsafe { destination.cast::<[u8; 64]>().write(line) };
+    } else {
+        // SAFETY: the caller's contract; `copy` allows overlap.
+        unsafe { core::ptr::copy(source, destination, length) };
+    }
+}
+
+/// Sets `length` bytes of `memory` from `offset` to `value`.
+///
+/// # Errors
+///
+/// [`OutOfBounds`] when the range is not inside the memory; nothing is written then.
+pub fn fill_bytes_of(
+    memory: &SharedMemory,
+    offset: usize,
+    length: usize,
+    value: u8,
+) -> Result<(), OutOfBounds> {
+    let start = memory.checked_pointer(offset, length)?;
+    // SAFETY: `checked_pointer` proved the range valid for writes while `memory` lives.
+    unsafe { core::ptr::write_bytes(start, value, length) };
+    Ok(())
+}
+
+/// Loads a word of `width` in one access; the bits above it are zero.
+///
+/// # Safety
+///
+/// `address` is valid for reads of `width`, naturally aligned, and never accessed
+/// non-atomically through a Rust reference.
+#[inline(always)]
+pub(super) unsafe fn load_word(address: *mut u8, width: Width, ordering: Ordering) -> u64 {
+    match width {
+        // SAFETY: the caller's contract, as for each arm below.
+        Width::U8 => unsafe { AtomicU8::from_ptr(address) }.load(ordering).into(),
+        // SAFETY: the caller's contract.
+        Width::U16 => unsafe { AtomicU16::from_ptr(address.cast()) }.load(ordering).into(),
+        // SAFETY: the caller's contract.
+        Width::U32 => unsafe { AtomicU32::from_ptr(address.cast()) }.load(ordering).into(),
+        // SAFETY: the caller's contract.
+        Width::U64 => unsafe { AtomicU64::from_ptr(address.cast()) }.load(ordering),
+    }
+}
+
+/// Stores the low bits of `value` as a word of `width` in one access.
+///
+/// # Safety
+///
+/// `address` is valid for writes of `width`, naturally aligned, and never accessed
+/// non-atomically through a Rust reference.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "each arm keeps the bits of its width")]
+pub(super) unsafe fn store_word(address: *mut u8, width: Width, value: u64, ordering: Ordering) {
+    match width {
+        // SAFETY: the caller's contract, as for each arm below.
+        Width::U8 => unsafe { AtomicU8::from_ptr(address) }.store(value as u8, ordering),
+        // SAFETY: the caller's contract.
+        Width::U16 => unsafe { AtomicU16::from_ptr(address.cast()) }.store(value as u16, ordering),
+        // SAFETY: the caller's contract.
+        Width::U32 => unsafe { AtomicU32::from_ptr(address.cast()) }.store(value as u32, ordering),
+        // SAFETY: the caller's contract.
+        Width::U64 => unsafe { AtomicU64::from_ptr(address.cast()) }.store(value, ordering),
+    }
+}

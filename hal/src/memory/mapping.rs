@@ -1,0 +1,311 @@
+//! One owned range of this process's address space.
+
+// UNSAFETY: owns raw memory; every other module of `memory` reaches it through this one.
+#![expect(unsafe_code, reason = "owner of raw memory")]
+
+use core::fmt;
+use core::ptr::NonNull;
+use std::fs::File;
+use std::io;
+use std::sync::OnceLock;
+
+use rustix::fs::MemfdFlags;
+use rustix::mm::Advice;
+use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::{FileOffset, MmapRegion, VolatileSlice};
+
+use super::MemoryError;
+use crate::address::{ByteLength, HostAddress};
+
+/// Which pages back a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pages {
+    /// The base page size of the system, in a memory file that another process can map.
+    Base,
+    /// Base pages that the kernel may promote to 2 MiB, private to this process and not
+    /// inherited by `fork`.
+    Transparent,
+    /// 2 MiB pages from the hugetlb reserve, in a memory file.
+    Huge2M,
+    /// 1 GiB pages from the hugetlb reserve, in a memory file.
+    Huge1G,
+}
+
+impl Pages {
+    /// The page size that allocations are rounded to.
+    #[must_use]
+    pub fn size(self) -> ByteLength {
+        match self {
+            Self::Base => page_size(),
+            Self::Transparent | Self::Huge2M => ByteLength::SIZE_2M,
+            Self::Huge1G => ByteLength::SIZE_1G,
+        }
+    }
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Base => write!(f, "base"),
+            Self::Transparent => write!(f, "transparent 2 MiB"),
+            Self::Huge2M => write!(f, "2 MiB"),
+            Self::Huge1G => write!(f, "1 GiB"),
+        }
+    }
+}
+
+/// The base page size of the running system.
+#[must_use]
+pub fn page_size() -> ByteLength {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    ByteLength::from_usize(*SIZE.get_or_init(rustix::param::page_size))
+}
+
+/// An owned range of memory.
+///
+/// # Invariants
+///
+/// `address .. address + length` is valid for reads and writes for as long as the value
+/// lives, and nothing outside this crate's `memory` module holds a pointer into it.
+pub(super) struct Mapping {
+    address: NonNull<u8>,
+    length: usize,
+    pages: Pages,
+    storage: Storage,
+}
+
+enum Storage {
+    Mmap(MmapRegion),
+    Vector(Vec<u8>),
+    /// Borrowed from a caller who promised that it outlives the mapping.
+    Foreign,
+}
+
+// SAFETY:
+// 1. The mapping owns its memory (or was promised it), so it may be dropped on any thread.
+// 2. It has no thread affinity: `mmap` regions and vectors belong to the process.
+unsafe impl Send for Mapping {}
+
+// SAFETY: `&Mapping` gives out only the address and length; every access goes through
+// `PinnedMemory` (exclusive) or `SharedMemory` (volatile copies and atomics).
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Allocates zeroed memory on `pages`, rounded up to whole pages.
+    pub(super) fn allocate(length: ByteLength, pages: Pages) -> Result<Self, MemoryError> {
+        let page = pages.size();
+        if length.is_zero() {
+            return Err(MemoryError::Empty);
+        }
+        let too_long = || MemoryError::TooLong { length, page };
+        let rounded = length.checked_align_up(page).ok_or_else(too_long)?;
+        let bytes = rounded.to_usize().filter(|n| isize::try_from(*n).is_ok()).ok_or_else(too_long)?;
+        let failed = |source: io::Error| MemoryError::Allocate {
+            length: rounded,
+            pages,
+            hint: allocation_hint(pages, rounded),
+            source,
+        };
+        let region = match pages {
+            Pages::Transparent => transparent_region(bytes).map_err(failed)?,
+            Pages::Base => file_region(bytes, MemfdFlags::CLOEXEC).map_err(failed)?,
+            Pages::Huge2M => {
+                let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+                file_region(bytes, flags).map_err(failed)?
+            }
+            Pages::Huge1G => {
+                let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB;
+                file_region(bytes, flags).map_err(failed)?
+            }
+        };
+        Self::from_region(region, bytes, pages).ok_or_else(too_long)
+    }
+
+    /// Maps `length` bytes of `file`, shared, from `offset`.
+    pub(super) fn map_file(
+        file: &File,
+        offset: u64,
+        length: ByteLength,
+        writable: bool,
+    ) -> Result<Self, MemoryError> {
+        let failed = |source| MemoryError::MapFile { offset, length, source };
+        if length.is_zero() {
+            return Err(MemoryError::Empty);
+        }
+        let page = page_size();
+        let end = offset.checked_add(length.as_u64());
+        let (Some(end), true) = (end, ByteLength::new(offset).is_aligned_to(page)) else {
+            return Err(failed(io::Error::from(io::ErrorKind::InvalidInput)));
+        };
+        // A page past the end of the file would raise SIGBUS on access.
+        let last_page = ByteLength::new(file.metadata().map_err(failed)?.len());
+        if last_page.checked_align_up(page).is_none_or(|limit| end > limit.as_u64()) {
+            return Err(failed(io::Error::from(io::ErrorKind::UnexpectedEof)));
+        }
+        let bytes = length.to_usize().ok_or(MemoryError::TooLong { length, page })?;
+        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let region = MmapRegionBuilder::new(bytes)
+            .with_file_offset(FileOffset::new(file.try_clone().map_err(failed)?, offset))
+            .with_mmap_prot(protection)
+            .with_mmap_flags(libc::MAP_SHARED)
+            .build()
+            .map_err(|error| failed(io::Error::other(error)))?;
+        Self::from_region(region, bytes, Pages::Base)
+            .ok_or_else(|| failed(io::Error::from(io::ErrorKind::Other)))
+    }
+
+    /// Takes a vector whose memory is whole pages; gives it back when it is not.
+    pub(super) fn from_vec(mut vector: Vec<u8>) -> Result<Self, (MemoryError, Vec<u8>)> {
+        let length = vector.len();
+        let address = vector.as_mut_ptr();
+        if let Err(error) = require_whole_pages(address, length) {
+            return Err((error, vector));
+        }
+        let Some(address) = NonNull::new(address) else {
+            return Err((MemoryError::Empty, vector));
+        };
+        Ok(Self { address, length, pages: Pages::Base, storage: Storage::Vector(vector) })
+    }
+
+    /// Describes memory that somebody else owns.
+    ///
+    /// # Safety
+    ///
+    /// `address .. address + length` is valid for reads and writes until the value is
+    /// dropped, and until then nobody holds a Rust reference into it.
+    pub(super) unsafe fn from_raw_parts(address: NonNull<u8>, length: usize) -> Self {
+        Self { address, length, pages: Pages::Base, storage: Storage::Foreign }
+    }
+
+    fn from_region(region: MmapRegion, length: usize, pages: Pages) -> Option<Self> {
+        let skip = match pages {
+            Pages::Transparent => region.as_ptr().align_offset(pages.size().to_usize()?),
+            Pages::Base | Pages::Huge2M | Pages::Huge1G => 0,
+        };
+        if skip.checked_add(length).is_none_or(|end| end > region.size()) {
+            return None;
+        }
+        // SAFETY: `skip + length <= region.size()`, checked above.
+        let address = NonNull::new(unsafe { region.as_ptr().add(skip) })?;
+        // SAFETY:
+        // 1. The range is inside the mapping just made, whole pages, owned by `region`.
+        // 2. DONTFORK changes only what a child inherits.
+        let result = unsafe { rustix::mm::madvise(address.as_ptr().cast(), length, Advice::LinuxDontFork) };
+        if let Err(error) = result {
+            log::warn!("madvise(DONTFORK) failed, a fork could move pages away from the device: {error}");
+        }
+        Some(Self { address, length, pages, storage: Storage::Mmap(region) })
+    }
+
+    pub(super) fn as_non_null(&self) -> NonNull<u8> {
+        self.address
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    pub(super) fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    pub(super) fn host_address(&self) -> HostAddress {
+        // CAST: a pointer is at most 64 bits wide on every supported target.
+        HostAddress::new(self.address.as_ptr() as usize as u64)
+    }
+
+    /// The memory file behind the mapping and the offset of the mapping in it.
+    pub(super) fn file(&self) -> Option<(&File, u64)> {
+        match &self.storage {
+            Storage::Mmap(region) => region.file_offset().map(|f| (f.file(), f.start())),
+            Storage::Vector(_) | Storage::Foreign => None,
+        }
+    }
+
+    /// The vector that the mapping was made of.
+    pub(super) fn into_vec(self) -> Result<Vec<u8>, Self> {
+        match self {
+            Self { storage: Storage::Vector(vector), .. } => Ok(vector),
+            other => Err(other),
+        }
+    }
+
+    /// Touches every page so that no later access faults.
+    pub(super) fn populate(&self) -> io::Result<()> {
+        // SAFETY: the range is owned by `self`; populating writes no byte of it.
+        let result = unsafe {
+            rustix::mm::madvise(self.address.as_ptr().cast(), self.length, Advice::LinuxPopulateWrite)
+        };
+        result.map_err(io::Error::from)
+    }
+
+    /// A volatile view of `length` bytes from `offset`.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not inside the mapping; callers have checked it.
+    pub(super) fn volatile_slice(&self, offset: usize, length: usize) -> VolatileSlice<'_> {
+        assert!(offset.checked_add(length).is_some_and(|end| end <= self.length));
+        // SAFETY: `offset <= self.length`, checked above, so the result is in bounds or one past.
+        let start = unsafe { self.address.as_ptr().add(offset) };
+        // SAFETY:
+        // 1. The range is inside the mapping, checked above, and valid by the type invariant.
+        // 2. The lifetime is bound to `&self`.
+        unsafe { VolatileSlice::new(start, length) }
+    }
+}
+
+/// The rule for a caller's own buffer: whole pages, so that nothing else is exposed.
+pub(super) fn require_whole_pages(address: *const u8, length: usize) -> Result<(), MemoryError> {
+    let page = page_size();
+    if length == 0 {
+        return Err(MemoryError::Empty);
+    }
+    // CAST: a pointer is at most 64 bits wide on every supported target.
+    let start = HostAddress::new(address as usize as u64);
+    let size = ByteLength::from_usize(length);
+    if ByteLength::new(start.as_u64()).is_aligned_to(page) && size.is_aligned_to(page) {
+        Ok(())
+    } else {
+        Err(MemoryError::Unaligned { address: start, length: size, page })
+    }
+}
+
+fn transparent_region(bytes: usize) -> io::Result<MmapRegion> {
+    // 2 MiB more than asked for, so that the part that is used begins on a 2 MiB boundary:
+    // the kernel promotes only aligned ranges.
+    let huge = Pages::Transparent.size().to_usize();
+    let bytes = huge.and_then(|huge| bytes.checked_add(huge)).ok_or(io::ErrorKind::OutOfMemory)?;
+    let region = MmapRegionBuilder::new(bytes)
+        .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+        .with_mmap_flags(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE)
+        .build()
+        .map_err(io::Error::other)?;
+    // SAFETY: the range is the mapping just made; the advice changes no byte.
+    let result = unsafe { rustix::mm::madvise(region.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
+    if let Err(error) = result {
+        log::debug!("madvise(HUGEPAGE) refused: {error}");
+    }
+    Ok(region)
+}
+
+fn file_region(bytes: usize, flags: MemfdFlags) -> io::Result<MmapRegion> {
+    let file = File::from(rustix::fs::memfd_create("vdk", flags)?);
+    file.set_len(ByteLength::from_usize(bytes).as_u64())?;
+    MmapRegionBuilder::new(bytes)
+        .with_file_offset(FileOffset::new(file, 0))
+        .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+        .with_mmap_flags(libc::MAP_SHARED)
+        .build()
+        .map_err(io::Error::other)
+}
+
+fn allocation_hint(pages: Pages, length: ByteLength) -> String {
+    let (kib, size) = match pages {
+        Pages::Huge2M => (2048, 1u64 << 21),
+        Pages::Huge1G => (1_048_576, 1 << 30),
+        Pages::Base | Pages::Transparent => return String::new(),
+    };
+    let count = length.as_u64().div_ceil(size);
+    format!("; reserve {count} more with: echo N > /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages")
+}

@@ -1,0 +1,85 @@
+//! Memory that a device can reach.
+//!
+//! # The soundness argument
+//!
+//! 1. While a device may reach memory, no Rust reference to it exists. It is then a
+//!    [`SharedMemory`], which offers copies and atomic words only.
+//! 2. [`PinnedMemory`] is the same memory owned by one piece of code and reachable by no
+//!    device; it dereferences to `[u8]`. [`PinnedMemory::share`] and
+//!    [`SharedMemory::try_into_pinned`] move between the two states, and the way back is
+//!    open only to the last owner.
+//! 3. A mapping into an IOMMU owns a clone of the [`SharedMemory`], so that the pages
+//!    outlive it; see [`DmaMapper`](crate::dma::DmaMapper).
+//! 4. A software device reaches memory through [`access`], whose revocation is complete
+//!    before it returns.
+
+pub mod access;
+mod copy;
+mod lend;
+mod mapping;
+mod pinned;
+mod shared;
+mod slots;
+
+pub use copy::fill_bytes_of;
+pub use lend::lend;
+pub use mapping::{Pages, page_size};
+pub use pinned::PinnedMemory;
+pub use shared::{OutOfBounds, SharedMemory};
+pub use slots::{Slot, Slots};
+
+use thiserror::Error;
+
+use crate::address::{ByteLength, HostAddress};
+
+/// Why memory could not be had.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// A region must have at least one byte.
+    #[error("a memory region must have at least one byte")]
+    Empty,
+    /// The size does not fit the address space.
+    #[error("{length} rounded up to pages of {page} does not fit the address space")]
+    TooLong {
+        /// The size asked for.
+        length: ByteLength,
+        /// The page size.
+        page: ByteLength,
+    },
+    /// The system has no memory of this kind to give.
+    #[error("cannot allocate {length} on {pages} pages: {source}{hint}")]
+    Allocate {
+        /// The size asked for, rounded up to whole pages.
+        length: ByteLength,
+        /// The kind of pages.
+        pages: Pages,
+        /// What the system said.
+        source: std::io::Error,
+        /// What to do about it, empty when nothing is known.
+        hint: String,
+    },
+    /// A caller's buffer does not begin and end on page boundaries.
+    #[error(
+        "buffer at {address} of {length} is not whole pages of {page}: a device would also reach \
+         what shares its first or last page; copy it into pinned memory instead"
+    )]
+    Unaligned {
+        /// Where the buffer begins.
+        address: HostAddress,
+        /// Its size.
+        length: ByteLength,
+        /// The page size.
+        page: ByteLength,
+    },
+    /// A file could not be mapped.
+    #[error("cannot map {length} of the file at offset {offset:#x}: {source}")]
+    MapFile {
+        /// The offset in the file.
+        offset: u64,
+        /// The size.
+        length: ByteLength,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,430 @@
+//! Memory that a device, another process or another thread may reach at any time.
+
+// UNSAFETY: turns checked offsets into pointers.
+#![expect(unsafe_code, reason = "checked offsets into shared memory")]
+
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use thiserror::Error;
+use vm_memory::VolatileSlice;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::copy::{copy_bytes, load_word, store_word};
+use super::mapping::Mapping;
+use super::{MemoryError, Pages, PinnedMemory, Slots};
+use crate::address::{ByteLength, HostAddress};
+use crate::mmio::RegisterValue;
+
+/// A range is not inside a memory region, or is not aligned for the access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "access to {length:#x} bytes at offset {offset:#x} of a region of {limit:#x} bytes, alignment {alignment}"
+)]
+pub struct OutOfBounds {
+    /// Where the access began.
+    pub offset: u64,
+    /// How long it was.
+    pub length: u64,
+    /// The size of the region.
+    pub limit: u64,
+    /// The alignment that the access needs, in bytes.
+    pub alignment: u64,
+}
+
+/// A range of memory that others may read and write at any time.
+///
+/// It offers copies and single-word atomic accesses, never a slice: what it holds can
+/// change between two looks. Clones and [`slice`](Self::slice)s share the memory and keep
+/// it alive.
+///
+/// # Invariants
+///
+/// `start + length` is at most the length of `mapping`.
+#[derive(Clone)]
+pub struct SharedMemory {
+    mapping: Arc<Mapping>,
+    start: usize,
+    length: usize,
+}
+
+impl SharedMemory {
+    pub(super) fn from_mapping(mapping: Arc<Mapping>) -> Self {
+        let length = mapping.length();
+        // INVARIANT: the range is the whole mapping.
+        Self { mapping, start: 0, length }
+    }
+
+    /// Allocates zeroed memory that is shared from the start; see [`PinnedMemory::allocate`].
+    ///
+    /// # Errors
+    ///
+    /// As [`PinnedMemory::allocate`].
+    pub fn allocate(length: ByteLength, pages: Pages) -> Result<Self, MemoryError> {
+        PinnedMemory::allocate(length, pages).map(PinnedMemory::share)
+    }
+
+    /// Maps a part of a file, shared with everybody who has it open. The offset is a
+    /// multiple of the page size, and the part lies inside the file's pages.
+    ///
+    /// Truncating the file below the part while it is mapped makes accesses fail with
+    /// SIGBUS, as for every mapped file; seal a memory file against it.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::MapFile`] with the system's reason, [`MemoryError::Empty`].
+    pub fn map_file(
+        file: &File,
+        offset: u64,
+        length: ByteLength,
+        writable: bool,
+    ) -> Result<Self, MemoryError> {
+        Ok(Self::from_mapping(Arc::new(Mapping::map_file(file, offset, length, writable)?)))
+    }
+
+    /// Describes memory that somebody else owns, such as a mapped BAR.
+    ///
+    /// # Safety
+    ///
+    /// `address .. address + length` is valid for reads and writes until the last clone of
+    /// the value is dropped, and until then nobody holds a Rust reference into it.
+    #[must_use]
+    pub unsafe fn from_raw_parts(address: NonNull<u8>, length: ByteLength) -> Option<Self> {
+        let length = length.to_usize().filter(|length| *length > 0)?;
+        // SAFETY: the caller's contract is that of `Mapping::from_raw_parts`.
+        let mapping = unsafe { Mapping::from_raw_parts(address, length) };
+        Some(Self::from_mapping(Arc::new(mapping)))
+    }
+
+    /// The part of `length` bytes from `offset`; it keeps the whole region alive.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`] when the part is empty or not inside the region.
+    pub fn slice(&self, offset: usize, length: usize) -> Result<Self, OutOfBounds> {
+        if length == 0 {
+            return Err(self.out_of_bounds(offset, length, 1));
+        }
+        self.check(offset, length)?;
+        // INVARIANT: checked above against `self`, which is inside the mapping.
+        Ok(Self { mapping: Arc::clone(&self.mapping), start: self.start + offset, length })
+    }
+
+    /// The memory as an exclusive owner, when nobody else holds a part of it and `self` is
+    /// the whole region.
+    ///
+    /// # Errors
+    ///
+    /// `self`, unchanged, when it is a part or is still shared.
+    pub fn try_into_pinned(self) -> Result<PinnedMemory, Self> {
+        if self.start != 0 || self.length != self.mapping.length() {
+            return Err(self);
+        }
+        PinnedMemory::from_last_reference(self.mapping).map_err(Self::from_mapping)
+    }
+
+    /// The size of the range.
+    #[must_use]
+    pub fn length(&self) -> ByteLength {
+        ByteLength::from_usize(self.length)
+    }
+
+    /// Where the range lies in this process.
+    #[must_use]
+    pub fn host_address(&self) -> HostAddress {
+        // CAST: `usize` is at most 64 bits wide.
+        HostAddress::new(self.mapping.host_address().as_u64() + self.start as u64)
+    }
+
+    /// The pages behind the memory.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        self.mapping.pages()
+    }
+
+    /// The file behind the memory and the offset of the range in it, to hand it to
+    /// another process.
+    #[must_use]
+    pub fn file(&self) -> Option<(&File, u64)> {
+        // CAST: `usize` is at most 64 bits wide.
+        self.mapping.file().map(|(file, offset)| (file, offset + self.start as u64))
+    }
+
+    /// Touches every page of the region now, so that no later access faults.
+    ///
+    /// # Errors
+    ///
+    /// What `madvise(2)` reports; "invalid argument" before Linux 5.14.
+    pub fn populate(&self) -> io::Result<()> {
+        self.mapping.populate()
+    }
+
+    /// Whether both are parts of one region.
+    #[must_use]
+    pub fn same_region(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.mapping, &other.mapping)
+    }
+
+    /// A volatile view, for the traits of `vm-memory` and for reading from and writing to
+    /// files without a copy.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`] when the part is not inside the range.
+    pub fn volatile_slice(&self, offset: usize, length: usize) -> Result<VolatileSlice<'_>, OutOfBounds> {
+        self.check(offset, length)?;
+        Ok(self.mapping.volatile_slice(self.start + offset, length))
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied then.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
+        let source = self.checked_pointer(offset, bytes.len())?;
+        // SAFETY: the source was checked; the destination is an exclusive slice outside it.
+        unsafe { copy_bytes(source, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied then.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        let destination = self.checked_pointer(offset, bytes.len())?;
+        // SAFETY: the destination was checked; the source is a slice outside it.
+        unsafe { copy_bytes(bytes.as_ptr(), destination, bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies a value out, in no particular order of its bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`].
+    pub fn read_value<T: FromBytes + IntoBytes>(&self, offset: usize) -> Result<T, OutOfBounds> {
+        let mut value = T::new_zeroed();
+        self.read(offset, value.as_mut_bytes())?;
+        Ok(value)
+    }
+
+    /// Copies a value in, in no particular order of its bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied then.
+    pub fn write_value<T: IntoBytes + Immutable>(&self, offset: usize, value: &T) -> Result<(), OutOfBounds> {
+        self.write(offset, value.as_bytes())
+    }
+
+    /// Sets bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is written then.
+    pub fn fill(&self, offset: usize, length: usize, value: u8) -> Result<(), OutOfBounds> {
+        super::fill_bytes_of(self, offset, length, value)
+    }
+
+    /// Copies `length` bytes from `source` to `self`; the ranges may overlap.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied then.
+    pub fn copy_from(
+        &self,
+        offset: usize,
+        source: &Self,
+        source_offset: usize,
+        length: usize,
+    ) -> Result<(), OutOfBounds> {
+        let from = source.checked_pointer(source_offset, length)?;
+        let to = self.checked_pointer(offset, length)?;
+        // SAFETY: both ranges were checked against live regions.
+        unsafe { copy_bytes(from, to, length) };
+        Ok(())
+    }
+
+    /// Loads an aligned word in one access.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`] also when `offset` is not naturally aligned.
+    #[inline]
+    pub fn load<T: RegisterValue>(&self, offset: usize, ordering: Ordering) -> Result<T, OutOfBounds> {
+        let address = self.checked_word::<T>(offset)?;
+        // SAFETY: `checked_word` proved range and alignment, and `self` keeps it alive.
+        let value = unsafe { load_word(address, T::WIDTH, ordering) };
+        Ok(T::from_u64(value))
+    }
+
+    /// Stores an aligned word in one access.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`] also when `offset` is not naturally aligned; nothing is written then.
+    #[inline]
+    pub fn store<T: RegisterValue>(
+        &self,
+        offset: usize,
+        value: T,
+        ordering: Ordering,
+    ) -> Result<(), OutOfBounds> {
+        let address = self.checked_word::<T>(offset)?;
+        // SAFETY: `checked_word` proved range and alignment, and `self` keeps it alive.
+        unsafe { store_word(address, T::WIDTH, value.to_u64(), ordering) };
+        Ok(())
+    }
+
+    /// An aligned 32-bit word for read-modify-write operations.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`] also when `offset` is not a multiple of 4.
+    pub fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, OutOfBounds> {
+        let address = self.checked_word::<u32>(offset)?;
+        // SAFETY: range and alignment were checked; the lifetime is bound to `&self`; an
+        // atomic may be shared with writers of any kind.
+        Ok(unsafe { AtomicU32::from_ptr(address.cast()) })
+    }
+
+    /// An aligned 64-bit word for read-modify-write operations.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`] also when `offset` is not a multiple of 8.
+    pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
+        let address = self.checked_word::<u64>(offset)?;
+        // SAFETY: as in `atomic_u32`.
+        Ok(unsafe { AtomicU64::from_ptr(address.cast()) })
+    }
+
+    /// A table of `count` values of 8-byte words from `offset`, checked once.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`] when it is not inside the range or `offset` is not a multiple of 8
+    /// in the address space.
+    pub fn slots<T: Slot>(&self, offset: usize, count: usize) -> Result<Slots<T>, OutOfBounds> {
+        Slots::new(self.clone(), offset, count)
+    }
+
+    /// The pointer to a checked range.
+    #[inline]
+    pub(crate) fn checked_pointer(&self, offset: usize, length: usize) -> Result<*mut u8, OutOfBounds> {
+        self.check(offset, length)?;
+        // SAFETY: `start + offset <= mapping.length()` by the type invariant and the check.
+        Ok(unsafe { self.mapping.as_non_null().as_ptr().add(self.start + offset) })
+    }
+
+    /// The pointer to a checked and aligned word.
+    #[inline]
+    pub(crate) fn checked_word<T: RegisterValue>(&self, offset: usize) -> Result<*mut u8, OutOfBounds> {
+        let width = T::WIDTH.bytes();
+        let address = self.checked_pointer(offset, width)?;
+        if address.addr().is_multiple_of(width) {
+            Ok(address)
+        } else {
+            Err(self.out_of_bounds(offset, width, width))
+        }
+    }
+
+    #[inline]
+    fn check(&self, offset: usize, length: usize) -> Result<(), OutOfBounds> {
+        if offset <= self.length && length <= self.length - offset {
+            Ok(())
+        } else {
+            Err(self.out_of_bounds(offset, length, 1))
+        }
+    }
+
+    #[cold]
+    pub(super) fn out_of_bounds(&self, offset: usize, length: usize, alignment: usize) -> OutOfBounds {
+        // CAST: `usize` is at most 64 bits wide.
+        OutOfBounds {
+            offset: offset as u64,
+            length: length as u64,
+            limit: self.length as u64,
+            alignment: alignment as u64,
+        }
+    }
+}
+
+use super::slots::Slot;
+
+impl fmt::Debug for SharedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedMemory")
+            .field("address", &self.host_address())
+            .field("length", &self.length())
+            .field("pages", &self.pages())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region() -> SharedMemory {
+        SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).unwrap()
+    }
+
+    #[test]
+    fn exclusive_ownership_comes_back_only_to_the_last_holder() {
+        let memory = region();
+        memory.write(10, b"abc").unwrap();
+        let part = memory.slice(8, 16).unwrap();
+        let memory = memory.try_into_pinned().expect_err("a part is alive");
+        let part = part.try_into_pinned().expect_err("a part is never the whole");
+        drop(part);
+        let pinned = memory.try_into_pinned().unwrap();
+        assert_eq!(&pinned[10..13], b"abc");
+        assert!(pinned[13..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn accesses_outside_or_misaligned_fail_and_change_nothing() {
+        let memory = region();
+        let limit = 4096;
+        assert_eq!(
+            memory.write(4090, &[1; 7]).unwrap_err(),
+            OutOfBounds { offset: 4090, length: 7, limit, alignment: 1 }
+        );
+        assert!(memory.read(usize::MAX, &mut [0; 2]).is_err());
+        assert!(memory.store::<u32>(2, 5, Ordering::Relaxed).is_err());
+        assert!(memory.load::<u64>(4092, Ordering::Relaxed).is_err());
+        assert!(memory.slice(4096, 0).is_err() && memory.slice(1, 4096).is_err());
+        let part = memory.slice(4, 8).unwrap();
+        assert!(part.load::<u64>(0, Ordering::Relaxed).is_err(), "aligned in the part, not in memory");
+        let mut all = [0xff; 4096];
+        memory.read(0, &mut all).unwrap();
+        assert!(all.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn words_of_each_width_are_little_endian_in_memory() {
+        let memory = region();
+        memory.store::<u64>(0, 0x1122_3344_5566_7788, Ordering::Relaxed).unwrap();
+        assert_eq!(memory.load::<u8>(0, Ordering::Relaxed), Ok(0x88));
+        assert_eq!(memory.load::<u16>(2, Ordering::Relaxed), Ok(0x5566));
+        assert_eq!(memory.load::<u32>(4, Ordering::Relaxed), Ok(0x1122_3344));
+        memory.store::<u16>(6, 0xaabb, Ordering::Relaxed).unwrap();
+        assert_eq!(memory.read_value::<u64>(0), Ok(0xaabb_3344_5566_7788));
+    }
+
+    #[test]
+    fn a_vector_is_taken_only_when_it_is_whole_pages() {
+        let (error, vector) = PinnedMemory::from_vec(vec![7; 100]).unwrap_err();
+        assert!(error.to_string().contains("not whole pages"), "{error}");
+        assert_eq!(vector.len(), 100);
+        assert_eq!(&PinnedMemory::copy_of(&vector).unwrap()[..100], &vector[..]);
+    }
+}

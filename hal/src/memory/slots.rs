@@ -1,0 +1,161 @@
+//! A table of descriptors in shared memory.
+
+// UNSAFETY: unchecked addressing of slots inside a range that was checked once.
+#![expect(unsafe_code, reason = "slots inside a range that was checked once")]
+
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::{OutOfBounds, SharedMemory};
+
+/// What a slot holds: plain bytes, a whole number of 64-bit words.
+pub trait Slot: FromBytes + IntoBytes + Immutable + KnownLayout {}
+
+impl<T: FromBytes + IntoBytes + Immutable + KnownLayout> Slot for T {}
+
+/// `count` values of type `T`, one after the other, in memory that a device also reads and
+/// writes. Each 64-bit word of a slot is read and written in one access; the words of one
+/// slot in no promised order, so the word that hands a slot over is written last and by
+/// itself, with [`store_word`](Self::store_word).
+///
+/// # Invariants
+///
+/// `first` points to `count * size_of::<T>()` bytes inside `memory`, aligned to 8, and
+/// `size_of::<T>()` is a multiple of 8.
+#[derive(Debug)]
+pub struct Slots<T> {
+    memory: SharedMemory,
+    first: *mut u64,
+    count: usize,
+    _slot: PhantomData<fn(T) -> T>,
+}
+
+// SAFETY: the pointer is into `memory`, which is `Send`, and is used for atomics only.
+unsafe impl<T> Send for Slots<T> {}
+// SAFETY: every access through `&Slots` is atomic.
+unsafe impl<T> Sync for Slots<T> {}
+
+impl<T: Slot> Slots<T> {
+    const WORDS: usize = {
+        assert!(size_of::<T>().is_multiple_of(8) && size_of::<T>() > 0, "a slot is whole 64-bit words");
+        size_of::<T>() / 8
+    };
+
+    pub(super) fn new(memory: SharedMemory, offset: usize, count: usize) -> Result<Self, OutOfBounds> {
+        let bytes = count.saturating_mul(size_of::<T>());
+        let first = memory.checked_pointer(offset, bytes)?;
+        if !first.addr().is_multiple_of(8) {
+            return Err(memory.out_of_bounds(offset, bytes, 8));
+        }
+        // INVARIANT: range and alignment were checked; `WORDS` checks the size.
+        let _ = Self::WORDS;
+        Ok(Self { memory, first: first.cast(), count, _slot: PhantomData })
+    }
+
+    /// How many slots there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The memory that the table lies in.
+    #[must_use]
+    pub fn memory(&self) -> &SharedMemory {
+        &self.memory
+    }
+
+    /// Copies a slot out.
+    ///
+    /// # Panics
+    ///
+    /// When `index` is not below [`count`](Self::count): an index that came from a device
+    /// is to be checked before.
+    #[inline]
+    #[must_use]
+    pub fn read(&self, index: usize) -> T {
+        let mut value = T::new_zeroed();
+        let bytes = value.as_mut_bytes();
+        for word in 0..Self::WORDS {
+            // ORDERING: Relaxed; the caller has ordered the slot by an Acquire load of the
+            // word that announced it.
+            let loaded = self.word(index, word).load(Ordering::Relaxed);
+            bytes[word * 8..word * 8 + 8].copy_from_slice(&loaded.to_ne_bytes());
+        }
+        value
+    }
+
+    /// Copies a value into a slot.
+    ///
+    /// # Panics
+    ///
+    /// When `index` is not below [`count`](Self::count).
+    #[inline]
+    pub fn write(&self, index: usize, value: &T) {
+        let bytes = value.as_bytes();
+        for word in 0..Self::WORDS {
+            let mut raw = [0; 8];
+            raw.copy_from_slice(&bytes[word * 8..word * 8 + 8]);
+            // ORDERING: Relaxed; the Release store or fence that publishes the slot orders it.
+            self.word(index, word).store(u64::from_ne_bytes(raw), Ordering::Relaxed);
+        }
+    }
+
+    /// Loads the 64-bit word number `word` of a slot.
+    ///
+    /// # Panics
+    ///
+    /// When `index` or `word` is out of range.
+    #[inline]
+    #[must_use]
+    pub fn load_word(&self, index: usize, word: usize, ordering: Ordering) -> u64 {
+        self.word(index, word).load(ordering)
+    }
+
+    /// Stores the 64-bit word number `word` of a slot.
+    ///
+    /// # Panics
+    ///
+    /// When `index` or `word` is out of range.
+    #[inline]
+    pub fn store_word(&self, index: usize, word: usize, value: u64, ordering: Ordering) {
+        self.word(index, word).store(value, ordering);
+    }
+
+    #[inline(always)]
+    fn word(&self, index: usize, word: usize) -> &AtomicU64 {
+        assert!(index < self.count && word < Self::WORDS, "slot {index} word {word} of {}", self.count);
+        // SAFETY: `index < count` and `word < WORDS`, so the word is inside the checked range.
+        let address = unsafe { self.first.add(index * Self::WORDS + word) };
+        // SAFETY: aligned to 8 and alive by the type invariant; only used as an atomic.
+        unsafe { AtomicU64::from_ptr(address) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::ByteLength;
+    use crate::memory::Pages;
+
+    #[test]
+    fn slots_lie_one_after_the_other() {
+        let memory = SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).unwrap();
+        let slots = memory.slots::<[u64; 2]>(16, 255).unwrap();
+        slots.write(3, &[1, 2]);
+        slots.store_word(254, 1, 9, Ordering::Release);
+        assert_eq!(memory.read_value::<[u64; 2]>(16 + 3 * 16), Ok([1, 2]));
+        assert_eq!(slots.read(254), [0, 9]);
+        assert!(memory.slots::<[u64; 2]>(16, 256).is_err());
+        assert!(memory.slots::<[u64; 2]>(4, 1).is_err());
+        assert!(memory.slots::<[u64; 2]>(0, usize::MAX).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "slot 2 word 0 of 2")]
+    fn an_index_past_the_end_is_a_bug_of_the_caller() {
+        let memory = SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).unwrap();
+        let _ = memory.slots::<u64>(0, 2).unwrap().read(2);
+    }
+}
