@@ -1,0 +1,1 @@
+//! A software IOMMU for emulated devices.
