@@ -1,1 +1,20 @@
-//! Placeholder.
+//! How is a device driven?
+//!
+//! `vdk-driver` has two halves:
+//!
+//! - [`kit`] is the model, after Apple's DriverKit: a driver declares what it matches, is
+//!   started with an exclusive session of one function, gets every callback on its own
+//!   serial queue, and is stopped with a reason and a deadline.
+//! - [`edu`] and [`ioat`] are drivers of published device interfaces, written against it.
+//!
+//! The crates below are re-exported, so that a program needs this one dependency only.
+
+#![forbid(unsafe_code)]
+
+pub use vdk_descriptors as descriptors;
+pub use vdk_hal as hal;
+pub use vdk_iommu as iommu;
+
+pub mod edu;
+pub mod ioat;
+pub mod kit;

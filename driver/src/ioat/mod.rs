@@ -1,0 +1,1 @@
+//! Intel I/OAT, the DMA engine of Xeon chipsets.
