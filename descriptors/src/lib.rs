@@ -1,1 +1,18 @@
-//! Placeholder.
+//! What do the bits mean, and whose turn is it?
+//!
+//! `vdk-descriptors` stands between a driver and its device. It has two halves:
+//!
+//! - **layout modules**, one per device interface: [`edu`] and [`ioat`]. They hold register
+//!   declarations, words and descriptors, types only. A driver and the emulated device on
+//!   the other side share these modules and nothing else, so that one mistake in logic
+//!   cannot cancel itself out.
+//!
+//! It depends on `vdk-hal` and has no `unsafe` code.
+
+#![forbid(unsafe_code)]
+
+pub mod edu;
+pub mod ioat;
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("the layouts are those of little-endian devices, read and written as native words");
