@@ -81,6 +81,7 @@ pub fn write_combining_flush() {
         core::arch::x86_64::_mm_sfence();
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    // ORDERING: SeqCst is the full barrier, which drains the buffers too.
     fence(Ordering::SeqCst);
 }
 

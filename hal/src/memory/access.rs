@@ -114,6 +114,7 @@ impl Registration {
     /// Never: the memory leaves only with the registration.
     #[must_use]
     pub fn memory(&self) -> &SharedMemory {
+        // PANIC: only `end` takes the memory, and it consumes or drops the registration.
         self.memory.as_ref().expect("memory leaves a registration only when it ends")
     }
 
@@ -124,6 +125,7 @@ impl Registration {
     ///
     /// [`TimedOut`] when a reader does not leave its burst; the memory is leaked then.
     pub fn revoke(mut self) -> Result<SharedMemory, TimedOut> {
+        // PANIC: as in `memory`; `self` has not ended before.
         self.end().map(|memory| memory.expect("a live registration holds its memory"))
     }
 
