@@ -9,7 +9,8 @@
 //!
 //! BAR 0 is [`BAR_LENGTH`] of memory space. It begins with the registers of the device,
 //! [`IoatRegisters`]; the block of channel `n`, [`IoatChannelRegisters`], begins at
-//! [`channel_offset`]`(n)`. Processors of the E5 family show one channel per PCI function.
+//! [`channel_offset`]`(n)`. Processors of the E5 family show one channel per PCI function,
+//! each with one MSI-X vector.
 //!
 //! # Interface versions
 //!
@@ -68,6 +69,10 @@ pub const CLASS_CODE: u32 = 0x08_8000;
 pub const BAR: u8 = 0;
 /// The size of the BAR.
 pub const BAR_LENGTH: ByteLength = ByteLength::new(16 << 10);
+/// Where the MSI-X table lies in the BAR of the E5 and E7 families.
+pub const MSIX_TABLE_OFFSET: u64 = 0x2000;
+/// Where the pending bits of MSI-X lie in the BAR of the E5 and E7 families.
+pub const MSIX_PENDING_OFFSET: u64 = 0x3000;
 /// The size of a descriptor. Its address is a multiple of it.
 pub const DESCRIPTOR_LENGTH: ByteLength = ByteLength::new(64);
 /// The alignment of the completion word that CHANCMP points to, and its size.

@@ -86,8 +86,8 @@ bitfield! {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct ChannelControl(pub u16);
     impl Debug;
-    /// Written as one: the channel may interrupt again. The device clears it when it sends
-    /// an interrupt.
+    /// Reads as one: an interrupt was sent, and no other follows. Written as one: clears
+    /// that, so that the channel may interrupt again. Writing zero changes nothing.
     pub interrupt_rearm, set_interrupt_rearm: 0;
     /// Write a completion word when an error halts the channel.
     pub error_completion_enable, set_error_completion_enable: 2;
@@ -95,9 +95,10 @@ bitfield! {
     pub any_error_abort_enable, set_any_error_abort_enable: 3;
     /// Interrupt when an error halts the channel.
     pub error_interrupt_enable, set_error_interrupt_enable: 4;
-    /// Reads of descriptors snoop the caches.
-    pub descriptor_snoop, set_descriptor_snoop: 5;
-    /// Set by whoever uses the channel, so that others leave it alone.
+    /// Reads of descriptors do not snoop the caches.
+    pub descriptor_snoop_disable, set_descriptor_snoop_disable: 5;
+    /// A lock for several drivers of one channel: the first read gives zero and sets it,
+    /// later reads give one, until it is written as zero.
     pub in_use, set_in_use: 8;
     /// Completion words go to the cache of a processor.
     pub completion_dca_enable, set_completion_dca_enable: 9;
