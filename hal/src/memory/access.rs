@@ -35,7 +35,7 @@ use thiserror::Error;
 use super::SharedMemory;
 use super::copy::{copy_bytes, load_word, store_word};
 use crate::barrier;
-use crate::mmio::Width;
+use crate::mmio::RegisterValue;
 use crate::poll::{Deadline, Pace, SystemClock, TimedOut, poll_until};
 
 /// A set of registrations and of the readers that may reach them.
@@ -74,7 +74,7 @@ impl AccessDomain {
     /// [`TimedOut`] when a burst does not end within 2 s. The tokens are stale even then,
     /// but the burst may still be using one.
     pub fn revoke_tokens(&self) -> Result<(), TimedOut> {
-        // ORDERING: SeqCst store before `heavy` and the loads below; pairs with `enter`,
+        // ORDERING: SeqCst store before `heavy` and the loads below; pairs with `begin`,
         // which stores its burst before it loads the epoch.
         self.epoch.0.store(next_epoch(), Ordering::SeqCst);
         barrier::heavy();
@@ -82,7 +82,7 @@ impl AccessDomain {
         let clock = SystemClock::new();
         let deadline = Deadline::after(&clock, Duration::from_secs(2));
         for reader in readers {
-            // ORDERING: Acquire pairs with the Release store in `AccessBurst::drop`, so that
+            // ORDERING: Acquire pairs with the Release stores in `begin` and `end`, so that
             // all accesses of an ended burst happen before the revocation returns.
             let seen = reader.0.load(Ordering::Acquire);
             if seen & IN_BURST == 0 {
@@ -114,7 +114,7 @@ impl Registration {
     /// Never: the memory leaves only with the registration.
     #[must_use]
     pub fn memory(&self) -> &SharedMemory {
-        // PANIC: only `end` takes the memory, and it consumes or drops the registration.
+        // PANIC: only `revoke` and `drop` take the memory, and they end the registration.
         self.memory.as_ref().expect("memory leaves a registration only when it ends")
     }
 
@@ -123,29 +123,28 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// [`TimedOut`] when a reader does not leave its burst; the memory is leaked then.
-    pub fn revoke(mut self) -> Result<SharedMemory, TimedOut> {
-        // PANIC: as in `memory`; `self` has not ended before.
-        self.end().map(|memory| memory.expect("a live registration holds its memory"))
-    }
-
-    fn end(&mut self) -> Result<Option<SharedMemory>, TimedOut> {
-        let Some(memory) = self.memory.take() else { return Ok(None) };
+    /// [`TimedOut`] and the registration itself when a reader does not leave its burst.
+    /// It can be tried again; dropping the registration instead tries once more by itself.
+    ///
+    /// # Panics
+    ///
+    /// Never: a live registration holds its memory.
+    pub fn revoke(mut self) -> Result<SharedMemory, (TimedOut, Self)> {
         match self.domain.revoke_tokens() {
-            Ok(()) => Ok(Some(memory)),
-            Err(error) => {
-                log::error!("a device burst does not end; leaking {memory:?}: {error}");
-                core::mem::forget(memory);
-                Err(error)
-            }
+            // PANIC: as in `memory`; `self` has not ended before.
+            Ok(()) => Ok(self.memory.take().expect("a live registration holds its memory")),
+            Err(error) => Err((error, self)),
         }
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // A failure was logged and the memory leaked; a destructor can say no more.
-        drop(self.end());
+        let Some(memory) = self.memory.take() else { return };
+        if let Err(error) = self.domain.revoke_tokens() {
+            log::error!("a device burst does not end; leaking {memory:?}: {error}");
+            core::mem::forget(memory);
+        }
     }
 }
 
@@ -160,24 +159,59 @@ impl AccessReader {
     /// Begins a burst. It must be short: a revocation waits for its end.
     #[inline]
     pub fn enter(&mut self) -> AccessBurst<'_> {
+        let epoch = self.begin();
+        AccessBurst { reader: self, epoch }
+    }
+
+    /// Keeps all memory of the domain in place for as long as the result lives: a burst
+    /// that owns its reader and accesses nothing itself. A revocation that begins
+    /// meanwhile waits for it, or times out.
+    #[must_use]
+    pub fn hold(mut self) -> AccessHold {
+        self.begin();
+        AccessHold { _reader: self }
+    }
+
+    /// Makes the line odd with a value it did not have, and returns the epoch loaded after
+    /// that. A burst that is still marked was forgotten or is being renewed: it uses no
+    /// token any more, and its end is announced by the change.
+    #[inline(always)]
+    fn begin(&mut self) -> u64 {
         // ORDERING: Relaxed load; this thread is the only writer of its line.
         let count = self.burst.0.load(Ordering::Relaxed);
-        // ORDERING: Relaxed store, ordered before the load of the epoch by `light`, which
-        // pairs with `heavy` in `revoke_tokens`.
-        self.burst.0.store(count.wrapping_add(1), Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire loads in `revoke_tokens`, for the end of
+        // an earlier burst; ordered before the load of the epoch by `light`, which pairs
+        // with `heavy` in `revoke_tokens`.
+        self.burst.0.store(count.wrapping_add(1) | IN_BURST, Ordering::Release);
         barrier::light();
         // ORDERING: Acquire pairs with the store in `revoke_tokens`, so that what was
         // registered since is seen.
-        let epoch = self.domain.epoch.0.load(Ordering::Acquire);
-        AccessBurst { reader: self, epoch }
+        self.domain.epoch.0.load(Ordering::Acquire)
+    }
+
+    /// Makes the line even: no burst is under way.
+    #[inline(always)]
+    fn end(&mut self) {
+        // ORDERING: Relaxed load; this thread is the only writer of its line.
+        let count = self.burst.0.load(Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire loads in `revoke_tokens`.
+        self.burst.0.store(count.wrapping_add(1) & !IN_BURST, Ordering::Release);
     }
 }
 
 impl Drop for AccessReader {
     fn drop(&mut self) {
+        // A hold, or a burst that was forgotten, ends here.
+        self.end();
         let mut readers = self.domain.readers.lock().unwrap_or_else(PoisonError::into_inner);
         readers.retain(|reader| !Arc::ptr_eq(reader, &self.burst));
     }
+}
+
+/// A burst that owns its reader; see [`AccessReader::hold`].
+#[derive(Debug)]
+pub struct AccessHold {
+    _reader: AccessReader,
 }
 
 /// A burst of accesses. While it lives no revocation in its domain completes.
@@ -197,6 +231,13 @@ impl AccessBurst<'_> {
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Ends the burst and begins the next one: a revocation that waits goes on. Tokens stay
+    /// valid if there was none.
+    #[inline]
+    pub fn renew(&mut self) {
+        self.epoch = self.reader.begin();
     }
 
     /// A token for registered memory, or [`Stale`] when the registration belongs to
@@ -258,40 +299,47 @@ impl AccessBurst<'_> {
         Ok(())
     }
 
-    /// Loads an aligned 64-bit word in one access.
+    /// Loads an aligned word in one access.
     ///
     /// # Errors
     ///
     /// As [`read`](Self::read), and when the word is not aligned.
-    #[inline]
-    pub fn load_u64(&self, token: &AccessToken, offset: usize, ordering: Ordering) -> Result<u64, Stale> {
-        let address = self.pointer(token, offset, 8)?;
-        if !address.addr().is_multiple_of(8) {
-            return Err(Stale);
-        }
-        // SAFETY: `pointer` proved the range valid; alignment was checked.
-        Ok(unsafe { load_word(address, Width::U64, ordering) })
-    }
-
-    /// Stores an aligned 64-bit word in one access.
     ///
-    /// # Errors
+    /// # Panics
     ///
-    /// As [`load_u64`](Self::load_u64).
+    /// For an `ordering` that a load cannot have.
     #[inline]
-    pub fn store_u64(
+    pub fn load<T: RegisterValue>(
         &self,
         token: &AccessToken,
         offset: usize,
-        value: u64,
+        ordering: Ordering,
+    ) -> Result<T, Stale> {
+        let address = self.word::<T>(token, offset)?;
+        // SAFETY: `word` proved range and alignment.
+        Ok(T::from_u64(unsafe { load_word(address, T::WIDTH, ordering) }))
+    }
+
+    /// Stores an aligned word in one access.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load).
+    ///
+    /// # Panics
+    ///
+    /// For an `ordering` that a store cannot have.
+    #[inline]
+    pub fn store<T: RegisterValue>(
+        &self,
+        token: &AccessToken,
+        offset: usize,
+        value: T,
         ordering: Ordering,
     ) -> Result<(), Stale> {
-        let address = self.pointer(token, offset, 8)?;
-        if !address.addr().is_multiple_of(8) {
-            return Err(Stale);
-        }
-        // SAFETY: `pointer` proved the range valid; alignment was checked.
-        unsafe { store_word(address, Width::U64, value, ordering) };
+        let address = self.word::<T>(token, offset)?;
+        // SAFETY: `word` proved range and alignment.
+        unsafe { store_word(address, T::WIDTH, value.to_u64(), ordering) };
         Ok(())
     }
 
@@ -310,6 +358,13 @@ impl AccessBurst<'_> {
     }
 
     #[inline(always)]
+    fn word<T: RegisterValue>(&self, token: &AccessToken, offset: usize) -> Result<*mut u8, Stale> {
+        let width = T::WIDTH.bytes();
+        let address = self.pointer(token, offset, width)?;
+        if address.addr().is_multiple_of(width) { Ok(address) } else { Err(Stale) }
+    }
+
+    #[inline(always)]
     fn pointer(&self, token: &AccessToken, offset: usize, length: usize) -> Result<*mut u8, Stale> {
         let inside = offset <= token.length && length <= token.length - offset;
         if token.epoch != self.epoch || !inside {
@@ -323,10 +378,7 @@ impl AccessBurst<'_> {
 impl Drop for AccessBurst<'_> {
     #[inline]
     fn drop(&mut self) {
-        // ORDERING: Relaxed load; this thread is the only writer of its line.
-        let count = self.reader.burst.0.load(Ordering::Relaxed);
-        // ORDERING: Release pairs with the Acquire loads in `revoke_tokens`.
-        self.reader.burst.0.store(count.wrapping_add(1), Ordering::Release);
+        self.reader.end();
     }
 }
 
@@ -413,7 +465,9 @@ mod tests {
         let token = burst.admit(&first).unwrap();
         burst.write(&token, 4000, &[5; 96]).unwrap();
         assert_eq!(burst.write(&token, 4000, &[5; 97]), Err(Stale));
-        assert_eq!(burst.load_u64(&token, 4001, Ordering::Relaxed), Err(Stale));
+        assert_eq!(burst.load::<u64>(&token, 4001, Ordering::Relaxed), Err(Stale));
+        assert_eq!(burst.load::<u16>(&token, 4094, Ordering::Relaxed), Ok(0x0505));
+        assert_eq!(burst.load::<u16>(&token, 4095, Ordering::Relaxed), Err(Stale));
         drop(burst);
         assert_eq!(reader.enter().read(&token, 0, &mut [0; 8]), Ok(()));
         drop(second);
@@ -421,7 +475,7 @@ mod tests {
         assert_eq!(burst.read(&token, 0, &mut [0; 8]), Err(Stale));
         assert_eq!(burst.read(&AccessToken::STALE, 0, &mut []), Err(Stale));
         let token = burst.admit(&first).unwrap();
-        assert_eq!(burst.load_u64(&token, 4000, Ordering::Relaxed), Ok(0x0505_0505_0505_0505));
+        assert_eq!(burst.load(&token, 4000, Ordering::Relaxed), Ok(0x0505_0505_0505_0505u64));
         let other = AccessDomain::new();
         assert_eq!(burst.admit(&page(&other)).unwrap_err(), Stale);
     }
@@ -441,7 +495,7 @@ mod tests {
                 while !stop.load(Ordering::Relaxed) {
                     let burst = reader.enter();
                     for _ in 0..64 {
-                        if burst.store_u64(&token, 0, writes, Ordering::Relaxed).is_err() {
+                        if burst.store(&token, 0, writes, Ordering::Relaxed).is_err() {
                             token = AccessToken::STALE;
                         } else {
                             writes += 1;
@@ -462,5 +516,50 @@ mod tests {
         assert_eq!(memory[..8], [0xee; 8]);
         stop.store(true, Ordering::Relaxed);
         assert!(device.join().unwrap() > 1000);
+    }
+
+    #[test]
+    fn a_forgotten_burst_does_not_hide_the_next_one() {
+        let domain = AccessDomain::new();
+        let registration = page(&domain);
+        let mut reader = domain.reader();
+        core::mem::forget(reader.enter());
+        let burst = reader.enter();
+        assert_eq!(burst.reader.burst.0.load(Ordering::Relaxed) & IN_BURST, IN_BURST);
+        let (timeout, registration) = registration.revoke().unwrap_err();
+        assert_eq!(timeout.what, "the end of a device's burst");
+        drop(burst);
+        core::mem::forget(reader.enter());
+        drop(reader);
+        assert_eq!(registration.revoke().unwrap().length(), ByteLength::SIZE_4K);
+    }
+
+    #[test]
+    fn renewal_lets_a_revocation_go_on_and_a_hold_stops_it() {
+        let domain = AccessDomain::new();
+        let registration = page(&domain);
+        let mut reader = domain.reader();
+        let mut burst = reader.enter();
+        let token = burst.admit(&registration).unwrap();
+        burst.renew();
+        assert_eq!(burst.read(&token, 0, &mut [0; 8]), Ok(()));
+        let revoked = AtomicBool::new(false);
+        let memory = std::thread::scope(|scope| {
+            let revocation = scope.spawn(|| {
+                let memory = registration.revoke().unwrap();
+                revoked.store(true, Ordering::Relaxed);
+                memory
+            });
+            while burst.read(&token, 0, &mut [0; 8]).is_ok() {
+                assert!(!revoked.load(Ordering::Relaxed));
+                burst.renew();
+            }
+            drop(burst);
+            revocation.join().unwrap()
+        });
+        let hold = reader.hold();
+        let (_, registration) = domain.register(memory).revoke().unwrap_err();
+        drop(hold);
+        assert!(registration.revoke().is_ok());
     }
 }
