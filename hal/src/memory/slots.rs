@@ -123,6 +123,26 @@ impl<T: Slot> Slots<T> {
         self.word(index, word).store(value, ordering);
     }
 
+    /// Stores `N` 64-bit words of a slot from number `first` on, each in one access, in no
+    /// promised order. The slot is checked once, and what does not change is not written.
+    ///
+    /// # Panics
+    ///
+    /// When `index` or a word is out of range.
+    #[inline]
+    pub fn store_words<const N: usize>(&self, index: usize, first: usize, values: [u64; N]) {
+        let fits = first <= Self::WORDS && N <= Self::WORDS - first;
+        assert!(index < self.count && fits, "slot {index} words {first}..+{N} of {}", self.count);
+        for (word, value) in values.into_iter().enumerate() {
+            // SAFETY: `index < count` and `first + word < WORDS`, checked above.
+            let address = unsafe { self.first.add(index * Self::WORDS + first + word) };
+            // SAFETY: aligned to 8 and alive by the type invariant; only used as an atomic.
+            let atomic = unsafe { AtomicU64::from_ptr(address) };
+            // ORDERING: Relaxed; the Release store or fence that publishes the slot orders it.
+            atomic.store(value, Ordering::Relaxed);
+        }
+    }
+
     #[inline(always)]
     fn word(&self, index: usize, word: usize) -> &AtomicU64 {
         assert!(index < self.count && word < Self::WORDS, "slot {index} word {word} of {}", self.count);
@@ -147,9 +167,21 @@ mod tests {
         slots.store_word(254, 1, 9, Ordering::Release);
         assert_eq!(memory.read_value::<[u64; 2]>(16 + 3 * 16), Ok([1, 2]));
         assert_eq!(slots.read(254), [0, 9]);
+        slots.store_words(254, 0, [7]);
+        assert_eq!(slots.read(254), [7, 9]);
+        slots.store_words(254, 0, [5, 6]);
+        assert_eq!(slots.read(254), [5, 6]);
+        assert_eq!(slots.read(253), [0, 0]);
         assert!(memory.slots::<[u64; 2]>(16, 256).is_err());
         assert!(memory.slots::<[u64; 2]>(4, 1).is_err());
         assert!(memory.slots::<[u64; 2]>(0, usize::MAX).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "slot 1 words 1..+2 of 3")]
+    fn words_past_the_end_of_a_slot_are_a_bug_of_the_caller() {
+        let memory = SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).unwrap();
+        memory.slots::<[u64; 2]>(0, 3).unwrap().store_words(1, 1, [1, 2]);
     }
 
     #[test]
