@@ -1,8 +1,44 @@
 //! Configuration space.
+//!
+//! [`ConfigSpace`] is the access itself. On it stand the header ([`identity`],
+//! [`Command`], [`Status`]), the capability lists ([`capabilities`],
+//! [`extended_capabilities`]) and the capabilities that this crate knows in detail:
+//! [`PowerManagement`], [`Msi`], [`Msix`], [`Express`] and [`AdvancedFeatures`].
+
+mod bytes;
+mod capabilities;
+mod express;
+mod header;
+#[cfg(test)]
+pub(crate) mod mock;
+mod msi;
+mod msix;
+mod names;
+mod power;
+
+pub use bytes::ConfigBytes;
+pub use capabilities::{
+    Capabilities, Capability, ExtendedCapabilities, ExtendedCapability, capabilities, extended_capabilities,
+    find_capability, find_extended_capability,
+};
+pub use express::{
+    AdvancedFeatures, DeviceCapabilities, DeviceStatus, Express, ExpressFlags, LinkCapabilities, LinkSpeed,
+    LinkStatus, PortType,
+};
+pub(crate) use header::gone_or;
+pub use header::{
+    Command, HeaderLayout, HeaderType, Status, clear_status, identity, read_command, read_header_type,
+    read_status, register, require_present, update_command, write_command,
+};
+pub use msi::{Msi, MsiControl};
+pub use msix::{Msix, MsixControl, MsixEntry, MsixLocation, MsixTable, VectorControl};
+pub use names::{CapabilityId, ExtendedCapabilityId};
+pub use power::{PowerCapabilities, PowerControl, PowerManagement, PowerState};
 
 use thiserror::Error;
 
 use crate::mmio::Width;
+use crate::poll::TimedOut;
 
 /// The configuration space of one function: 256 bytes, or 4096 with PCI Express.
 ///
@@ -101,6 +137,26 @@ fn check(size: u16, offset: u16, width: Width) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// Where a register of a capability is. A capability near the end of configuration space
+/// may name registers past it: the access fails then, the sum does not.
+fn at(capability: u16, register: u16) -> u16 {
+    capability.saturating_add(register)
+}
+
+/// A 16-bit register of a capability, none of which can be all ones.
+fn field16(config: &dyn ConfigSpace, capability: u16, register: u16) -> Result<u16, ConfigError> {
+    let offset = at(capability, register);
+    match config.read16(offset)? {
+        u16::MAX => Err(gone_or(config, offset, "a register of a capability is all ones")),
+        value => Ok(value),
+    }
+}
+
+/// A 32-bit register of a capability.
+fn field32(config: &dyn ConfigSpace, capability: u16, register: u16) -> Result<u32, ConfigError> {
+    config.read32(at(capability, register))
+}
+
 /// Why an access to configuration space failed. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -129,6 +185,37 @@ pub enum ConfigError {
     /// The session is closed.
     #[error("the session is not open")]
     NotOpen,
+    /// The system shows this process only the beginning of configuration space.
+    #[error(
+        "configuration space at {offset:#x} needs privilege, only {readable} bytes are readable: \
+         run as root, or give the process CAP_SYS_ADMIN"
+    )]
+    Privilege {
+        /// Where the access began.
+        offset: u16,
+        /// How many bytes are readable.
+        readable: u16,
+    },
+    /// The access is not possible through this backend.
+    #[error("configuration space is read-only here")]
+    ReadOnly,
+    /// The function did not take over what was written.
+    #[error("the function ignored a write to {register} at {offset:#x}")]
+    Ignored {
+        /// Where.
+        offset: u16,
+        /// The register.
+        register: &'static str,
+    },
+    /// The function did not do in time what it was asked to.
+    #[error(transparent)]
+    TimedOut(TimedOut),
+    /// The function does not have what was asked for.
+    #[error("the function does not support {what}")]
+    NotSupported {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// What the function says contradicts the standard.
     #[error("malformed configuration space at {offset:#x}: {what}")]
     Malformed {
