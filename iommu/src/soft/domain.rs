@@ -1,0 +1,154 @@
+//! One address space of the software IOMMU.
+
+use core::fmt;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use vdk_hal::address::{ByteLength, Iova, IovaRange, RequesterId};
+use vdk_hal::dma::{DmaGeometry, DmaMapper, MapError, Permissions, UnmapError};
+use vdk_hal::memory::SharedMemory;
+use vdk_hal::memory::access::{AccessBurst, AccessDomain};
+
+use super::fault::{FaultReason, TranslationFault};
+use super::iotlb::{Entry, Translation};
+use super::mapping::Mappings;
+use super::{BusMaster, BusMasterGate, SoftIommu};
+
+/// An address space: the functions whose [`BusMaster`]s are in it share its translations.
+///
+/// # A device that does not leave
+///
+/// When an unmap fails with [`UnmapError::DeviceBusy`], devices are given no translation of
+/// the range any more, but the range and the memory stay taken: a new mapping there is
+/// refused, and unmapping the same range can be tried again. Nothing is freed under a burst
+/// that is stuck.
+pub struct SoftDomain {
+    iommu: Arc<SoftIommu>,
+    number: u64,
+    access: Arc<AccessDomain>,
+    mappings: RwLock<Mappings>,
+}
+
+impl SoftDomain {
+    pub(super) fn new(iommu: Arc<SoftIommu>, number: u64) -> Arc<Self> {
+        let highest = iommu.ranges.last().map_or(Iova::new(0), |range| range.last());
+        let mappings = RwLock::new(Mappings::new(highest, iommu.page_sizes));
+        Arc::new(Self { iommu, number, access: AccessDomain::new(), mappings })
+    }
+
+    /// The way of one device thread of the function `requester` into this address space.
+    /// Nothing goes through while `gate` is closed.
+    #[must_use]
+    pub fn bus_master(self: &Arc<Self>, requester: RequesterId, gate: Arc<BusMasterGate>) -> BusMaster {
+        gate.add_domain(&self.access);
+        BusMaster::new(Arc::clone(self), self.access.reader(), requester, gate)
+    }
+
+    /// The IOMMU that this address space belongs to.
+    #[must_use]
+    pub fn iommu(&self) -> &Arc<SoftIommu> {
+        &self.iommu
+    }
+
+    /// Walks the page table.
+    pub(super) fn walk(&self, access: &AccessBurst<'_>, address: Iova) -> Result<Entry, FaultReason> {
+        let mappings = self.read();
+        let mapping = mappings.at(address).ok_or(FaultReason::NotMapped)?;
+        let registration = mapping.registration().ok_or(FaultReason::NotMapped)?;
+        let token = access.admit(registration).map_err(|_| FaultReason::NotMapped)?;
+        let translation = Translation { start: mapping.range.start(), token };
+        Ok(Entry { translation, permissions: mapping.permissions })
+    }
+
+    /// Enters a fault into the log.
+    pub(super) fn report(&self, fault: TranslationFault) {
+        log::debug!("{}: {fault}", self.name());
+        self.iommu.faults.push(fault);
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Mappings> {
+        self.mappings.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Mappings> {
+        self.mappings.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn smallest_page(&self) -> ByteLength {
+        ByteLength::new(1 << self.iommu.page_sizes.trailing_zeros().min(63))
+    }
+}
+
+impl DmaMapper for SoftDomain {
+    fn name(&self) -> String {
+        format!("software IOMMU domain {}", self.number)
+    }
+
+    fn geometry(&self) -> DmaGeometry {
+        let taken = u32::try_from(self.read().count()).unwrap_or(u32::MAX);
+        DmaGeometry {
+            ranges: self.iommu.ranges.clone(),
+            page_sizes: self.iommu.page_sizes,
+            mappings_available: Some(self.iommu.max_mappings.saturating_sub(taken)),
+        }
+    }
+
+    fn map(&self, iova: Iova, memory: &SharedMemory, permissions: Permissions) -> Result<(), MapError> {
+        let (length, page, host) = (memory.length(), self.smallest_page(), memory.host_address().as_u64());
+        let aligned = iova.is_aligned_to(page)
+            && length.is_aligned_to(page)
+            && ByteLength::new(host).is_aligned_to(page);
+        if !aligned {
+            return Err(MapError::Misaligned { iova, host, length, page });
+        }
+        let usable = &self.iommu.ranges;
+        let range = IovaRange::new(iova, length);
+        let Some(range) = range.filter(|range| usable.iter().any(|usable| usable.contains_range(*range)))
+        else {
+            let to_the_end = IovaRange::from_bounds(iova, Iova::new(u64::MAX));
+            return match range.or(to_the_end) {
+                Some(range) => Err(MapError::OutOfRange { range, usable: text_of(usable) }),
+                None => Err(MapError::Misaligned { iova, host, length, page }),
+            };
+        };
+        let mut mappings = self.write();
+        if let Some(existing) = mappings.first_in(range) {
+            return Err(MapError::AlreadyMapped { range, existing: existing.range });
+        }
+        let limit = self.iommu.max_mappings;
+        if u32::try_from(mappings.count()).is_ok_and(|count| count >= limit) {
+            return Err(MapError::TooManyMappings { limit });
+        }
+        mappings.insert(range, permissions, self.access.register(memory.clone()));
+        Ok(())
+    }
+
+    /// Ends a mapping; see the type for what happens when a device does not leave.
+    fn unmap(&self, range: IovaRange) -> Result<ByteLength, UnmapError> {
+        let (unmapping, registration) = self.write().begin_unmap(range)?;
+        // Not under the lock: a device that walks the page table in its burst needs it.
+        match registration.revoke() {
+            Ok(memory) => {
+                self.write().end_unmap(unmapping);
+                Ok(memory.length())
+            }
+            Err((source, registration)) => {
+                self.write().abandon_unmap(unmapping, registration);
+                Err(UnmapError::DeviceBusy { range, source })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for SoftDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SoftDomain")
+            .field("number", &self.number)
+            .field("mappings", &self.read().count())
+            .finish_non_exhaustive()
+    }
+}
+
+fn text_of(ranges: &[IovaRange]) -> String {
+    let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+    if ranges.is_empty() { "nothing".to_owned() } else { ranges.join(", ") }
+}
