@@ -208,6 +208,11 @@ macro_rules! register_block {
                     );
             )*
         }
+
+        // A constant that nothing uses is not evaluated, and a wrong one would pass.
+        const _: () = {
+            $(assert!(<$set>::$name.offset() < <$set as $crate::mmio::RegisterSet>::LENGTH);)*
+        };
     };
     (@split) => { None };
     (@split $split:ident) => { Some($crate::mmio::Split::$split) };
