@@ -2,9 +2,9 @@
 //!
 //! Run it to see both agree; `tests/tests/assembly.rs` compares the instructions.
 
+// UNSAFETY: the raw half of the comparison dereferences a pointer.
 #![expect(unsafe_code, reason = "raw volatile accesses to compare with")]
-
-use std::hint::black_box;
+#![expect(clippy::unnecessary_safety_comment, reason = "takes UNSAFETY for SAFETY in the root of a crate")]
 
 use vdk_hal::address::ByteLength;
 use vdk_hal::memory::{Pages, SharedMemory};
@@ -23,8 +23,6 @@ vdk_hal::register_block! {
         LONG: u64 @ 0x28, ReadWrite;
     }
 }
-
-// UNSAFETY: the raw half of the comparison dereferences a pointer.
 
 /// Declares the functions that are compared, for one register.
 macro_rules! pair {
@@ -78,17 +76,17 @@ fn main() {
     let slice = memory.volatile_slice(0, Registers::LENGTH).expect("a page holds the registers");
     let raw = Raw { first: slice.ptr_guard_mut().as_ptr() };
 
-    typed_write_byte(&typed, black_box(0x12));
-    typed_write_half(&typed, black_box(0x3456));
-    typed_write_word(&typed, black_box(0x789a_bcde));
-    typed_write_long(&typed, black_box(0x0123_4567_89ab_cdef));
+    typed_write_byte(&typed, core::hint::black_box(0x12));
+    typed_write_half(&typed, core::hint::black_box(0x3456));
+    typed_write_word(&typed, core::hint::black_box(0x789a_bcde));
+    typed_write_long(&typed, core::hint::black_box(0x0123_4567_89ab_cdef));
     let read = (raw_read_byte(&raw), raw_read_half(&raw), raw_read_word(&raw), raw_read_long(&raw));
     assert_eq!(read, (0x12, 0x3456, 0x789a_bcde, 0x0123_4567_89ab_cdef));
 
-    raw_write_byte(&raw, black_box(!0x12));
-    raw_write_half(&raw, black_box(!0x3456));
-    raw_write_word(&raw, black_box(!0x789a_bcde));
-    raw_write_long(&raw, black_box(!0x0123_4567_89ab_cdef));
+    raw_write_byte(&raw, core::hint::black_box(!0x12));
+    raw_write_half(&raw, core::hint::black_box(!0x3456));
+    raw_write_word(&raw, core::hint::black_box(!0x789a_bcde));
+    raw_write_long(&raw, core::hint::black_box(!0x0123_4567_89ab_cdef));
     let read =
         (typed_read_byte(&typed), typed_read_half(&typed), typed_read_word(&typed), typed_read_long(&typed));
     assert_eq!(read, (!0x12, !0x3456, !0x789a_bcde, !0x0123_4567_89ab_cdef));
