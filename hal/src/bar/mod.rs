@@ -1,10 +1,14 @@
 //! Base address registers: what they are, and checked access to what they decode.
 
 mod access;
+mod areas;
+mod region;
 mod sizing;
 
 pub use access::{Bar, BarAccess, BarPermissions, Liveness, LivenessState, MappedArea};
 pub(crate) use access::{read_volatile, write_volatile};
+pub use areas::{Area, mappable_areas};
+pub use region::{RegionInfo, RegionInfoError};
 pub use sizing::{BarLayout, BarRegister, BarRegisters, RomInfo, bar_registers, size_bars};
 
 use core::fmt;

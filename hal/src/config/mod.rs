@@ -15,6 +15,7 @@ mod msi;
 mod msix;
 mod names;
 mod power;
+mod rom;
 
 pub use bytes::ConfigBytes;
 pub use capabilities::{
@@ -34,6 +35,7 @@ pub use msi::{Msi, MsiControl};
 pub use msix::{Msix, MsixControl, MsixEntry, MsixLocation, MsixTable, VectorControl};
 pub use names::{CapabilityId, ExtendedCapabilityId};
 pub use power::{PowerCapabilities, PowerControl, PowerManagement, PowerState};
+pub use rom::{CodeType, RomError, RomImage, RomImages, rom_images};
 
 use thiserror::Error;
 
@@ -233,3 +235,6 @@ pub enum ConfigError {
         error: std::io::ErrorKind,
     },
 }
+
+#[cfg(test)]
+mod typed_tests;

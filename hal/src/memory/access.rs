@@ -20,7 +20,7 @@
 //!
 //! The burst is announced with a store that must be ordered before the load of the epoch,
 //! and the new epoch with a store that must be ordered before the look at the bursts: the
-//! asymmetric fences of [`barrier`](crate::barrier), so that a burst costs no fence.
+//! asymmetric fences of [`barrier`], so that a burst costs no fence.
 
 // UNSAFETY: accesses memory through addresses whose validity the epoch proves.
 #![expect(unsafe_code, reason = "accesses through addresses that an epoch proves valid")]

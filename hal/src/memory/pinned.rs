@@ -17,7 +17,7 @@ use crate::address::{ByteLength, HostAddress};
 ///
 /// # Invariants
 ///
-/// `mapping` is the only strong reference to its [`Mapping`], and there is no weak one.
+/// `mapping` is the only strong reference to its region, and there is no weak one.
 pub struct PinnedMemory {
     mapping: Arc<Mapping>,
 }
