@@ -49,7 +49,7 @@ impl fmt::Display for Permissions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DmaGeometry {
     /// The usable ranges, ascending, not touching one another; holes such as the interrupt
-    /// window are already left out.
+    /// window are already left out. Empty while no function is attached.
     pub ranges: Vec<IovaRange>,
     /// The page sizes as a bitmap: bit `n` set means pages of 2^n bytes. Never zero.
     pub page_sizes: u64,

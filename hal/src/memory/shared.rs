@@ -169,6 +169,20 @@ impl SharedMemory {
         Arc::ptr_eq(&self.mapping, &other.mapping)
     }
 
+    /// Both parts as one, when `next` begins where `self` ends in the same region.
+    #[must_use]
+    pub fn joined_with(&self, next: &Self) -> Option<Self> {
+        if !self.same_region(next) || self.start + self.length != next.start {
+            return None;
+        }
+        // INVARIANT: `next` is inside the mapping, and `self` begins before it.
+        Some(Self {
+            mapping: Arc::clone(&self.mapping),
+            start: self.start,
+            length: self.length + next.length,
+        })
+    }
+
     /// A volatile view, for the traits of `vm-memory` and for reading from and writing to
     /// files without a copy.
     ///
@@ -388,6 +402,16 @@ mod tests {
         let pinned = memory.try_into_pinned().unwrap();
         assert_eq!(&pinned[10..13], b"abc");
         assert!(pinned[13..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn only_neighbours_of_one_region_join() {
+        let memory = region();
+        let (low, high) = (memory.slice(8, 16).unwrap(), memory.slice(24, 8).unwrap());
+        let joined = low.joined_with(&high).unwrap();
+        assert_eq!((joined.host_address(), joined.length()), (low.host_address(), ByteLength::new(24)));
+        assert!(high.joined_with(&low).is_none() && low.joined_with(&low).is_none());
+        assert!(low.joined_with(&region().slice(24, 8).unwrap()).is_none());
     }
 
     #[test]
