@@ -6,6 +6,7 @@
 //!   declarations, words and descriptors, types only. A driver and the emulated device on
 //!   the other side share these modules and nothing else, so that one mistake in logic
 //!   cannot cancel itself out.
+//! - **construction**, the same for all devices: [`sg`], scatter-gather lists.
 //!
 //! It depends on `vdk-hal` and has no `unsafe` code.
 
@@ -13,6 +14,7 @@
 
 pub mod edu;
 pub mod ioat;
+pub mod sg;
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("the layouts are those of little-endian devices, read and written as native words");
