@@ -15,6 +15,7 @@
 //! - [`bar`] and [`mmio`]: base address registers and typed access to them.
 //! - [`interrupt`], [`event`], [`reset`]: what a function says, and its restart.
 //! - [`dma`] and [`memory`]: device-visible memory and the mapping contract.
+//! - [`sysfs`]: the PCI functions of this machine, read-only.
 //! - [`barrier`], [`poll`]: ordering and bounded waiting.
 //!
 //! # Unsafe code
@@ -34,3 +35,4 @@ pub mod memory;
 pub mod mmio;
 pub mod poll;
 pub mod reset;
+pub mod sysfs;

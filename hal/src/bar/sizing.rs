@@ -39,6 +39,15 @@ impl BarLayout {
         self.bars.iter().copied().flatten()
     }
 
+    pub(crate) fn set(&mut self, bar: BarInfo) {
+        // PANIC: an index is below `COUNT` by its invariant.
+        self.bars[bar.index.as_usize()] = Some(bar);
+    }
+
+    pub(crate) fn set_rom(&mut self, rom: RomInfo) {
+        self.rom = Some(rom);
+    }
+
     /// The expansion ROM.
     #[must_use]
     pub fn rom(&self) -> Option<RomInfo> {

@@ -1,0 +1,136 @@
+//! Why a function cannot be opened, and what to do about it.
+
+use core::fmt;
+
+use super::SysfsFunction;
+use crate::address::Bdf;
+
+/// Something that keeps a function from being opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// It is a bridge, which belongs to the kernel.
+    Bridge,
+    /// No IOMMU confines it.
+    NoIommuGroup,
+    /// Its group has no IOMMU behind it.
+    WithoutIommu {
+        /// The number of the group.
+        group: u32,
+    },
+    /// Another driver has it.
+    BoundToDriver {
+        /// The function.
+        address: Bdf,
+        /// The driver.
+        driver: String,
+    },
+    /// No driver has it, `vfio-pci` included.
+    NotBound {
+        /// The function.
+        address: Bdf,
+    },
+    /// Functions of the same group belong to other drivers.
+    GroupShared {
+        /// The number of the group.
+        group: u32,
+        /// Those functions and their drivers.
+        others: Vec<(Bdf, String)>,
+    },
+    /// This version of vdk cannot talk to kernel VFIO.
+    NoKernelBackend,
+}
+
+impl Obstacle {
+    /// What is in the way.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Bridge => "it is a bridge".to_owned(),
+            Self::NoIommuGroup => "it is in no IOMMU group".to_owned(),
+            Self::WithoutIommu { group } => format!("its group {group} has no IOMMU"),
+            Self::BoundToDriver { driver, .. } => format!("it is bound to driver {driver}"),
+            Self::NotBound { .. } => "it is not bound to vfio-pci".to_owned(),
+            Self::GroupShared { group, others } => {
+                let others: Vec<_> =
+                    others.iter().map(|(address, driver)| format!("{address} ({driver})")).collect();
+                format!("its IOMMU group {group} also holds {}", others.join(", "))
+            }
+            Self::NoKernelBackend => "this version of vdk has no kernel VFIO backend".to_owned(),
+        }
+    }
+
+    /// What removes it.
+    #[must_use]
+    pub fn fix(&self) -> String {
+        match self {
+            Self::Bridge => "choose a function behind it".to_owned(),
+            Self::NoIommuGroup | Self::WithoutIommu { .. } => {
+                "turn the IOMMU on in the firmware setup (VT-d or AMD-Vi) and boot Linux with \
+                 intel_iommu=on; in a virtual machine, give it a virtual IOMMU"
+                    .to_owned()
+            }
+            Self::BoundToDriver { address, driver } => {
+                format!("echo {address} > /sys/bus/pci/drivers/{driver}/unbind, then {}", bind(*address))
+            }
+            Self::NotBound { address } => bind(*address),
+            Self::GroupShared { others, .. } => {
+                let fixes: Vec<_> = others
+                    .iter()
+                    .map(|(address, driver)| format!("echo {address} > /sys/bus/pci/drivers/{driver}/unbind"))
+                    .collect();
+                format!("the group has one owner: {}", fixes.join(" && "))
+            }
+            Self::NoKernelBackend => "use an emulated device, such as stub:ioat".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.reason(), self.fix())
+    }
+}
+
+fn bind(address: Bdf) -> String {
+    format!(
+        "modprobe vfio-pci && echo vfio-pci > /sys/bus/pci/devices/{address}/driver_override && \
+         echo {address} > /sys/bus/pci/drivers_probe"
+    )
+}
+
+pub(super) fn obstacles(function: &SysfsFunction) -> Vec<Obstacle> {
+    let address = function.address;
+    let mut found = Vec::new();
+    if function.identity.class >> 16 == BRIDGE_CLASS {
+        found.push(Obstacle::Bridge);
+    }
+    match &function.iommu_group {
+        None => found.push(Obstacle::NoIommuGroup),
+        Some(group) if group.without_iommu => found.push(Obstacle::WithoutIommu { group: group.number }),
+        Some(_) => {}
+    }
+    match function.driver.as_deref() {
+        Some(VFIO_PCI) => {}
+        Some(driver) => found.push(Obstacle::BoundToDriver { address, driver: driver.to_owned() }),
+        None => found.push(Obstacle::NotBound { address }),
+    }
+    if let Some(group) = &function.iommu_group {
+        let others: Vec<_> = group
+            .members
+            .iter()
+            .filter_map(|(member, driver)| Some((*member, driver.clone()?)))
+            .filter(|(member, driver)| *member != address && !SAFE_IN_GROUP.contains(&driver.as_str()))
+            .collect();
+        if !others.is_empty() {
+            found.push(Obstacle::GroupShared { group: group.number, others });
+        }
+    }
+    found.push(Obstacle::NoKernelBackend);
+    found
+}
+
+const VFIO_PCI: &str = "vfio-pci";
+/// The drivers beside which the kernel still hands a group to user space.
+const SAFE_IN_GROUP: [&str; 3] = [VFIO_PCI, "pci-stub", "pcieport"];
+const BRIDGE_CLASS: u32 = 0x06;
