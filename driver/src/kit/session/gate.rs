@@ -1,0 +1,47 @@
+//! Configuration space as a session shows it.
+
+use crate::hal::config::{ConfigError, ConfigSpace};
+use crate::hal::mmio::Width;
+
+use super::Inner;
+
+/// Offset of the Command register. See PCI 3.0 §6.2.2 "Device Control".
+pub(super) const COMMAND: u16 = 0x04;
+/// Memory Space Enable.
+pub(super) const MEMORY_SPACE: u16 = 1 << 1;
+/// Bus Master Enable.
+pub(super) const BUS_MASTER: u16 = 1 << 2;
+
+/// Configuration space of an open session.
+///
+/// Each access finds out anew whether the session is open. A write to the Command register
+/// changes every bit but two: memory decoding and bus mastering follow the session, so that
+/// bus mastering is on exactly while somebody holds its guard.
+impl ConfigSpace for Inner {
+    fn size(&self) -> u16 {
+        self.function.config().size()
+    }
+
+    fn read_raw(&self, offset: u16, width: Width) -> Result<u32, ConfigError> {
+        if !self.is_open() {
+            return Err(ConfigError::NotOpen);
+        }
+        self.function.config().read_raw(offset, width)
+    }
+
+    fn write_raw(&self, offset: u16, width: Width, value: u32) -> Result<(), ConfigError> {
+        let state = self.lock();
+        if state.is_none() {
+            return Err(ConfigError::NotOpen);
+        }
+        let config = self.function.config();
+        if offset != COMMAND {
+            // Aligned accesses reach the low byte of Command from its own offset only.
+            return config.write_raw(offset, width, value);
+        }
+        let gated = u32::from(MEMORY_SPACE | BUS_MASTER);
+        let now = config.read_raw(COMMAND, Width::U16)?;
+        let value = (value & !gated) | (now & gated);
+        config.write_raw(offset, width, value)
+    }
+}
