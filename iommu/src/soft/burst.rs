@@ -9,7 +9,8 @@ use vdk_hal::mmio::RegisterValue;
 
 use super::bus_master::Port;
 use super::fault::{FaultReason, TranslationFault};
-use super::iotlb::{Iotlb, Stream, Translation};
+use super::iotlb::{Iotlb, Stream};
+use super::parts::Part;
 
 /// After how many bytes a burst renews itself, so that a revocation can go on and a closed
 /// gate is seen: 256 KiB. An access counts 64 bytes at least.
@@ -22,10 +23,10 @@ pub const BURST_BYTES: u64 = 256 << 10;
 /// domain waits for the end of the burst: keep it short, or [`renew`](Self::renew) it when
 /// nothing is accessed for a while. Accesses renew it after [`BURST_BYTES`].
 pub struct Burst<'device> {
-    access: AccessBurst<'device>,
-    iotlb: &'device mut Iotlb,
-    port: &'device Port,
-    budget: u64,
+    pub(super) access: AccessBurst<'device>,
+    pub(super) iotlb: &'device mut Iotlb,
+    pub(super) port: &'device Port,
+    pub(super) budget: u64,
 }
 
 impl<'device> Burst<'device> {
@@ -42,11 +43,10 @@ impl<'device> Burst<'device> {
     #[inline]
     pub fn read(&mut self, address: Iova, bytes: &mut [u8]) -> Result<(), TranslationFault> {
         // CAST: `usize` is at most 64 bits wide.
-        let fast = self.spend(bytes.len() as u64) && {
-            let last = self.iotlb.last(Stream::Read);
-            self.access.read(&last.token, last.offset(address), bytes).is_ok()
-        };
-        if fast { Ok(()) } else { self.read_by_parts(address, bytes) }
+        if self.spend(bytes.len() as u64) && self.read_by_last(address, bytes) {
+            return Ok(());
+        }
+        self.read_anew(address, bytes)
     }
 
     /// Copies out of the device to `address` and on.
@@ -57,11 +57,10 @@ impl<'device> Burst<'device> {
     #[inline]
     pub fn write(&mut self, address: Iova, bytes: &[u8]) -> Result<(), TranslationFault> {
         // CAST: `usize` is at most 64 bits wide.
-        let fast = self.spend(bytes.len() as u64) && {
-            let last = self.iotlb.last(Stream::Write);
-            self.access.write(&last.token, last.offset(address), bytes).is_ok()
-        };
-        if fast { Ok(()) } else { self.write_by_parts(address, bytes) }
+        if self.spend(bytes.len() as u64) && self.write_by_last(address, bytes) {
+            return Ok(());
+        }
+        self.write_anew(address, bytes)
     }
 
     /// Copies `length` bytes within the address space. Ranges that overlap are copied
@@ -74,14 +73,10 @@ impl<'device> Burst<'device> {
     /// source comes before the destination of the same byte.
     #[inline]
     pub fn copy(&mut self, destination: Iova, source: Iova, length: u64) -> Result<(), TranslationFault> {
-        let fast = self.spend(length) && {
-            let from = self.iotlb.last(Stream::CopySource);
-            let to = self.iotlb.last(Stream::CopyDestination);
-            let to = (&to.token, to.offset(destination));
-            let from = (&from.token, from.offset(source));
-            usize::try_from(length).is_ok_and(|length| self.access.copy(to, from, length).is_ok())
-        };
-        if fast { Ok(()) } else { self.copy_by_parts(destination, source, length) }
+        if self.spend(length) && self.copy_by_last(destination, source, length) {
+            return Ok(());
+        }
+        self.copy_anew(destination, source, length)
     }
 
     /// Fills `length` bytes with the bytes of `pattern`, lowest first, over and over.
@@ -155,7 +150,8 @@ impl<'device> Burst<'device> {
         address: Iova,
         ordering: Ordering,
     ) -> Result<T, TranslationFault> {
-        if self.spend(ACCESS_COST) {
+        // CAST: a width is at most 8.
+        if self.spend(T::WIDTH.bytes() as u64) {
             let last = self.iotlb.last(Stream::Read);
             if let Ok(value) = self.access.load(&last.token, last.offset(address), ordering) {
                 return Ok(value);
@@ -183,7 +179,8 @@ impl<'device> Burst<'device> {
         value: T,
         ordering: Ordering,
     ) -> Result<(), TranslationFault> {
-        if self.spend(ACCESS_COST) {
+        // CAST: a width is at most 8.
+        if self.spend(T::WIDTH.bytes() as u64) {
             let last = self.iotlb.last(Stream::Write);
             if self.access.store(&last.token, last.offset(address), value, ordering).is_ok() {
                 return Ok(());
@@ -238,130 +235,28 @@ impl<'device> Burst<'device> {
         within
     }
 
-    #[cold]
-    #[inline(never)]
-    fn read_by_parts(&mut self, address: Iova, bytes: &mut [u8]) -> Result<(), TranslationFault> {
-        // CAST: `usize` is at most 64 bits wide.
-        let mut part = Part::new(self.port, address, bytes.len() as u64, false)?;
-        let mut rest = bytes;
-        while let Some(address) = part.address() {
-            let (translation, count) = self.locate(Stream::Read, address, part.left)?;
-            let (now, later) = rest.split_at_mut(count.min(rest.len()));
-            self.access
-                .read(&translation.token, translation.offset(address), now)
-                .map_err(|_| self.port.fault(FaultReason::NotMapped, address, false))?;
-            rest = later;
-            part.advance(count);
-        }
-        Ok(())
+    #[inline(always)]
+    pub(super) fn read_by_last(&self, address: Iova, bytes: &mut [u8]) -> bool {
+        let last = self.iotlb.last(Stream::Read);
+        self.access.read(&last.token, last.offset(address), bytes).is_ok()
     }
 
-    #[cold]
-    #[inline(never)]
-    fn write_by_parts(&mut self, address: Iova, bytes: &[u8]) -> Result<(), TranslationFault> {
-        // CAST: `usize` is at most 64 bits wide.
-        let mut part = Part::new(self.port, address, bytes.len() as u64, true)?;
-        let mut rest = bytes;
-        while let Some(address) = part.address() {
-            let (translation, count) = self.locate(Stream::Write, address, part.left)?;
-            let (now, later) = rest.split_at(count.min(rest.len()));
-            self.access
-                .write(&translation.token, translation.offset(address), now)
-                .map_err(|_| self.port.fault(FaultReason::NotMapped, address, true))?;
-            rest = later;
-            part.advance(count);
-        }
-        Ok(())
+    #[inline(always)]
+    pub(super) fn write_by_last(&self, address: Iova, bytes: &[u8]) -> bool {
+        let last = self.iotlb.last(Stream::Write);
+        self.access.write(&last.token, last.offset(address), bytes).is_ok()
     }
 
-    #[cold]
-    #[inline(never)]
-    fn copy_by_parts(
-        &mut self,
-        destination: Iova,
-        source: Iova,
-        length: u64,
-    ) -> Result<(), TranslationFault> {
-        let mut from_part = Part::new(self.port, source, length, false)?;
-        let mut to_part = Part::new(self.port, destination, length, true)?;
-        while let (Some(source), Some(destination)) = (from_part.address(), to_part.address()) {
-            let (from, most) = self.locate(Stream::CopySource, source, from_part.left)?;
-            // CAST: `usize` is at most 64 bits wide.
-            let (to, count) = self.locate_more(Stream::CopyDestination, destination, most as u64)?;
-            let to = (&to.token, to.offset(destination));
-            self.access
-                .copy(to, (&from.token, from.offset(source)), count)
-                .map_err(|_| self.port.fault(FaultReason::NotMapped, source, false))?;
-            from_part.advance(count);
-            to_part.advance(count);
-        }
-        Ok(())
+    #[inline(always)]
+    pub(super) fn copy_by_last(&self, destination: Iova, source: Iova, length: u64) -> bool {
+        let from = self.iotlb.last(Stream::CopySource);
+        let to = self.iotlb.last(Stream::CopyDestination);
+        let to = (&to.token, to.offset(destination));
+        let from = (&from.token, from.offset(source));
+        usize::try_from(length).is_ok_and(|length| self.access.copy(to, from, length).is_ok())
     }
 
-    /// The translation of `address` and how many of `left` bytes may be accessed there at
-    /// once. Renews the burst first when it has become long.
-    fn locate(
-        &mut self,
-        stream: Stream,
-        address: Iova,
-        left: u64,
-    ) -> Result<(Translation, usize), TranslationFault> {
-        let wanted = left.min(BURST_BYTES);
-        if self.budget < wanted + ACCESS_COST {
-            self.renew_at(address, stream.writes())?;
-        }
-        let found = self.locate_more(stream, address, wanted)?;
-        // CAST: `usize` is at most 64 bits wide.
-        self.budget = self.budget.saturating_sub(found.1 as u64 + ACCESS_COST);
-        Ok(found)
-    }
-
-    /// As [`locate`](Self::locate), without renewal: translations found before stay valid.
-    fn locate_more(
-        &mut self,
-        stream: Stream,
-        address: Iova,
-        wanted: u64,
-    ) -> Result<(Translation, usize), TranslationFault> {
-        let translation = match self.iotlb.find(self.access.epoch(), stream, address) {
-            Some(translation) => translation,
-            None => self.walk(stream, address)?,
-        };
-        match usize::try_from(wanted.min(translation.bytes_from(address))) {
-            Ok(count) if count > 0 => Ok((translation, count)),
-            _ => Err(self.port.fault(FaultReason::NotMapped, address, stream.writes())),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn locate_word(
-        &mut self,
-        stream: Stream,
-        address: Iova,
-        width: usize,
-    ) -> Result<Translation, TranslationFault> {
-        if !address.is_aligned_to(ByteLength::from_usize(width)) {
-            return Err(self.port.fault(FaultReason::Misaligned, address, stream.writes()));
-        }
-        Ok(self.locate(stream, address, ACCESS_COST)?.0)
-    }
-
-    fn walk(&mut self, stream: Stream, address: Iova) -> Result<Translation, TranslationFault> {
-        let entry = self
-            .port
-            .domain
-            .walk(&self.access, address)
-            .map_err(|reason| self.port.fault(reason, address, stream.writes()))?;
-        self.iotlb.insert(stream, address, entry);
-        if stream.permits(entry.permissions) {
-            return Ok(entry.translation);
-        }
-        let reason = if stream.writes() { FaultReason::NotWritable } else { FaultReason::NotReadable };
-        Err(self.port.fault(reason, address, stream.writes()))
-    }
-
-    fn renew_at(&mut self, address: Iova, write: bool) -> Result<(), TranslationFault> {
+    pub(super) fn renew_at(&mut self, address: Iova, write: bool) -> Result<(), TranslationFault> {
         self.access.renew();
         // After the renewal, as the gate demands.
         if self.port.gate.is_open() {
@@ -384,45 +279,8 @@ impl fmt::Debug for Burst<'_> {
     }
 }
 
-/// What is left of an access.
-struct Part {
-    next: u64,
-    left: u64,
-    done: u64,
-}
-
-impl Part {
-    fn new(port: &Port, address: Iova, length: u64, write: bool) -> Result<Self, TranslationFault> {
-        let next = address.as_u64();
-        if next.checked_add(length.saturating_sub(1)).is_none() {
-            return Err(port.fault(FaultReason::Overflow, address, write));
-        }
-        Ok(Self { next, left: length, done: 0 })
-    }
-
-    /// The next address, or nothing when all is done.
-    fn address(&self) -> Option<Iova> {
-        (self.left > 0).then_some(Iova::new(self.next))
-    }
-
-    fn advance(&mut self, count: usize) {
-        // CAST: `usize` is at most 64 bits wide.
-        let count = count as u64;
-        // The end may be that of the address space; then nothing is left.
-        self.next = self.next.wrapping_add(count);
-        self.left = self.left.saturating_sub(count);
-        self.done = self.done.wrapping_add(count);
-    }
-
-    /// How far a pattern of eight bytes has come.
-    fn phase(&self) -> usize {
-        // CAST: below 8.
-        (self.done % 8) as usize
-    }
-}
-
 /// What an access costs beside its bytes.
-const ACCESS_COST: u64 = 64;
+pub(super) const ACCESS_COST: u64 = 64;
 
 /// What a burst may spend: one access of the full length.
 const BUDGET: u64 = BURST_BYTES + ACCESS_COST;

@@ -3,15 +3,15 @@
 use core::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use vdk_hal::address::{ByteLength, Iova, IovaRange, RequesterId};
+use vdk_hal::address::{ByteLength, HostAddress, Iova, IovaRange, RequesterId};
 use vdk_hal::dma::{DmaGeometry, DmaMapper, MapError, Permissions, UnmapError};
 use vdk_hal::memory::SharedMemory;
-use vdk_hal::memory::access::{AccessBurst, AccessDomain};
+use vdk_hal::memory::access::{AccessBurst, AccessDomain, AccessHold};
 
 use super::fault::{FaultReason, TranslationFault};
 use super::iotlb::{Entry, Translation};
 use super::mapping::Mappings;
-use super::{BusMaster, BusMasterGate, SoftIommu};
+use super::{BusMaster, BusMasterGate, IommuView, SoftIommu};
 
 /// An address space: the functions whose [`BusMaster`]s are in it share its translations.
 ///
@@ -43,6 +43,14 @@ impl SoftDomain {
         BusMaster::new(Arc::clone(self), self.access.reader(), requester, gate)
     }
 
+    /// This address space for the function `requester`, for device models that use the
+    /// traits of `vm-memory`.
+    #[must_use]
+    pub fn view(self: &Arc<Self>, requester: RequesterId, gate: Arc<BusMasterGate>) -> IommuView {
+        gate.add_domain(&self.access);
+        IommuView::new(Arc::clone(self), requester, gate)
+    }
+
     /// The IOMMU that this address space belongs to.
     #[must_use]
     pub fn iommu(&self) -> &Arc<SoftIommu> {
@@ -57,6 +65,20 @@ impl SoftDomain {
         let token = access.admit(registration).map_err(|_| FaultReason::NotMapped)?;
         let translation = Translation { start: mapping.range.start(), token };
         Ok(Entry { translation, permissions: mapping.permissions })
+    }
+
+    /// Where the memory behind `address` lies in this process.
+    pub(super) fn place(&self, address: Iova) -> Result<Place, FaultReason> {
+        let mappings = self.read();
+        let mapping = mappings.at(address).ok_or(FaultReason::NotMapped)?;
+        let registration = mapping.registration().ok_or(FaultReason::NotMapped)?;
+        let host = registration.memory().host_address();
+        Ok(Place { range: mapping.range, host, permissions: mapping.permissions })
+    }
+
+    /// Keeps all that is mapped in place.
+    pub(super) fn hold(&self) -> AccessHold {
+        self.access.reader().hold()
     }
 
     /// Enters a fault into the log.
@@ -146,6 +168,14 @@ impl fmt::Debug for SoftDomain {
             .field("mappings", &self.read().count())
             .finish_non_exhaustive()
     }
+}
+
+/// A mapping and its memory.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) range: IovaRange,
+    pub(super) host: HostAddress,
+    pub(super) permissions: Permissions,
 }
 
 fn text_of(ranges: &[IovaRange]) -> String {

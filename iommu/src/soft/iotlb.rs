@@ -161,15 +161,15 @@ impl Iotlb {
     }
 }
 
-/// Low bits of the page number, mixed with those of the 2 MiB number so that mappings on
-/// huge pages do not all fall on one entry.
+/// The high bits of the page number times the golden ratio, so that mappings at regular
+/// distances do not share entries.
 #[inline(always)]
 fn direct_index(address: Iova) -> usize {
-    let (page, huge) = (address.as_u64() >> 12, address.as_u64() >> 21);
+    let page = address.as_u64() >> 12;
     // CAST: below DIRECT.
-    ((page ^ huge) & DIRECT_MASK) as usize
+    (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - DIRECT_BITS)) as usize
 }
 
-const DIRECT: usize = 64;
-const DIRECT_MASK: u64 = 63;
+const DIRECT_BITS: u32 = 8;
+const DIRECT: usize = 1 << DIRECT_BITS;
 const RECENT: usize = 8;

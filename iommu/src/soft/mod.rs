@@ -11,6 +11,8 @@
 //!   translated and checked, and can fault. It keeps its own IOTLB.
 //! - [`Burst`] is a run of accesses of a [`BusMaster`]; the fast path.
 //! - [`BusMasterGate`] is the bus-master enable bit of a function.
+//! - [`BusMasterBytes`] and [`IommuView`] offer both to device models that are written
+//!   against the traits of `vm-memory`.
 //!
 //! # What ends an access
 //!
@@ -22,12 +24,15 @@
 
 mod burst;
 mod bus_master;
+mod bytes;
 mod domain;
 mod fault;
 mod gate;
 mod iotlb;
 mod mapping;
 mod page_table;
+mod parts;
+mod view;
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -37,9 +42,11 @@ use vdk_hal::address::{ByteLength, Iova, IovaRange};
 
 pub use burst::{BURST_BYTES, Burst};
 pub use bus_master::BusMaster;
+pub use bytes::{BusMasterBytes, BusMasterBytesError};
 pub use domain::SoftDomain;
 pub use fault::{FAULT_LOG_LENGTH, FaultReason, TranslationFault};
 pub use gate::BusMasterGate;
+pub use view::{HeldIotlb, IommuView};
 
 use fault::FaultLog;
 
@@ -153,7 +160,5 @@ fn joined(mut ranges: Vec<IovaRange>) -> Vec<IovaRange> {
 const DEFAULT_PAGE_SIZES: u64 =
     ByteLength::SIZE_4K.as_u64() | ByteLength::SIZE_2M.as_u64() | ByteLength::SIZE_1G.as_u64();
 
-#[cfg(test)]
-mod testing;
 #[cfg(test)]
 mod tests;
