@@ -2,6 +2,7 @@
 
 use core::cell::Cell;
 use core::time::Duration;
+use std::sync::LazyLock;
 use std::time::Instant;
 
 use thiserror::Error;
@@ -15,29 +16,22 @@ pub trait Clock: Send {
     fn sleep(&self, duration: Duration);
 }
 
-/// The monotonic clock of the operating system.
-#[derive(Clone, Copy, Debug)]
-pub struct SystemClock {
-    origin: Instant,
-}
+/// The monotonic clock of the operating system. All of them agree, so that a [`Deadline`] of
+/// one holds for another.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock(());
 
 impl SystemClock {
-    /// A clock that starts at zero now.
+    /// The clock of this process; it was zero when it was first looked at.
     #[must_use]
-    pub fn new() -> Self {
-        Self { origin: Instant::now() }
-    }
-}
-
-impl Default for SystemClock {
-    fn default() -> Self {
-        Self::new()
+    pub const fn new() -> Self {
+        Self(())
     }
 }
 
 impl Clock for SystemClock {
     fn now(&self) -> Duration {
-        self.origin.elapsed()
+        ORIGIN.elapsed()
     }
 
     fn sleep(&self, duration: Duration) {
@@ -171,9 +165,21 @@ pub fn poll_until<T, E: From<TimedOut>>(
     }
 }
 
+/// Where system clocks count from.
+static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_deadline_of_one_system_clock_holds_for_another() {
+        let deadline = Deadline::after(&SystemClock::new(), Duration::from_secs(3600));
+        std::thread::sleep(Duration::from_millis(2));
+        let later = SystemClock::new();
+        assert!(later.now() >= Duration::from_millis(2));
+        assert!(deadline.remaining(&later) <= Duration::from_millis(3_599_998));
+    }
 
     #[test]
     fn a_wait_ends_at_its_deadline_and_looks_once_more() {
