@@ -1,1 +1,147 @@
-//! Intel I/OAT, the DMA engine of Xeon chipsets.
+//! Intel I/OAT, the DMA engine of Xeon chipsets, interface version 3.
+//!
+//! [`Ioat`] is the device, [`Channel`] one of its engines. A channel takes copies and fills
+//! of scatter-gather lists, hands them over in batches with one doorbell, and gives what
+//! rode along back when they end.
+//!
+//! # What is guaranteed
+//!
+//! - Each operation is posted whole or not at all, and ends exactly once: with success,
+//!   with the error that the engine halted on, or given up in a reset.
+//! - An owner comes back only when the engine is done with the operation, or was shown to
+//!   have stopped. A deadline alone gives nothing back.
+//! - What the engine writes is checked against what it was given. A completion word that
+//!   makes no sense takes the channel out of service until [`Channel::recover`].
+//! - Every wait is bounded.
+//!
+//! # Files
+//!
+//! `device` starts and stops the device, `ring` is the descriptor table without any
+//! register, `channel` posts and polls, `wait` waits, `stream` feeds long lists, `recover`
+//! stops and restarts, and `driver` is the driver as the kit sees it.
+
+mod channel;
+mod device;
+mod driver;
+mod error;
+mod recover;
+mod ring;
+mod stream;
+mod wait;
+
+pub use channel::{Channel, ChannelOptions};
+pub use device::EngineFacts;
+pub use error::{
+    ChannelError, CompletionFault, OpenChannelError, OperationError, RejectReason, Rejected, StartError,
+    StopError, StreamError, WaitError,
+};
+pub use recover::Recovery;
+pub use wait::CompletionMode;
+
+use std::sync::Arc;
+
+use vdk_iommu::Domain;
+
+use crate::kit::Session;
+use device::Device;
+
+/// The name of one operation of a channel. Numbers are given in the order of posting and are
+/// never used again, not even after a reset, so that an old cookie cannot mean a new
+/// operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cookie(pub(crate) u64);
+
+impl Cookie {
+    /// The number.
+    #[must_use]
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+/// The end of one operation.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Completion<T> {
+    /// Which operation.
+    pub cookie: Cookie,
+    /// How it ended.
+    pub result: Result<(), OperationError>,
+    /// What rode along.
+    pub owner: T,
+}
+
+/// What happened on a channel since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Descriptors handed to the engine, with the one that starts each chain.
+    pub descriptors: u64,
+    /// Doorbells rung.
+    pub doorbells: u64,
+    /// Interrupts received.
+    pub interrupts: u64,
+    /// Operations that ended.
+    pub operations: u64,
+    /// Operations that ended with an error.
+    pub failed: u64,
+    /// Bytes of the operations posted, without those that were not done.
+    pub bytes: u64,
+    /// Looks at the completion word that found nothing, in waits.
+    pub spins: u64,
+    /// Completion words that came late or twice.
+    pub stale_words: u64,
+    /// Resets after a failure.
+    pub recoveries: u64,
+}
+
+/// A device that runs.
+///
+/// Dropping it, and all its channels, stops it: channels reset, interrupts off, bus
+/// mastering off.
+#[derive(Debug)]
+pub struct Ioat {
+    device: Arc<Device>,
+}
+
+impl Ioat {
+    /// Starts the device: checks the interface version, resets every channel, enables
+    /// interrupts, and turns bus mastering on last.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; the device is off then.
+    pub fn start(session: Session) -> Result<Self, StartError> {
+        Device::start(session).map(|device| Self { device: Arc::new(device) })
+    }
+
+    /// What the engine says of itself.
+    #[must_use]
+    pub fn facts(&self) -> EngineFacts {
+        self.device.facts()
+    }
+
+    /// The address space of the device: map what it is to copy there.
+    #[must_use]
+    pub fn domain(&self) -> &Domain {
+        self.device.domain()
+    }
+
+    /// Opens a channel, counted from 0.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenChannelError`]; the channel is as it was.
+    pub fn channel<T>(&self, number: u8, options: ChannelOptions) -> Result<Channel<T>, OpenChannelError> {
+        Channel::open(&self.device, number, options)
+    }
+
+    /// Stops the device under its channels: every channel is reset, and bus mastering is
+    /// off. Channels that are still open find it gone and end what they had with
+    /// [`OperationError::Gone`]. Stopping twice is harmless.
+    ///
+    /// # Errors
+    ///
+    /// [`StopError`] when bus mastering could not be turned off.
+    pub fn stop(&self) -> Result<(), StopError> {
+        self.device.stop()
+    }
+}

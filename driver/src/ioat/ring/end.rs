@@ -1,0 +1,106 @@
+//! Ending what is outstanding by force, and starting anew.
+
+use core::sync::atomic::Ordering;
+
+use vdk_descriptors::ioat::{IoatControl, IoatDescriptor};
+use vdk_hal::address::Iova;
+
+use super::super::error::OperationError;
+use super::super::{Completion, Cookie};
+use super::{Entry, FIRST_WORD, Finished, Ring, SLOT_BYTES, first_word, is_reached};
+
+impl<T> Ring<T> {
+    /// Ends the operation that is being fed in pieces: what was posted of it is all there
+    /// will be. It never ends with success.
+    pub(in crate::ioat) fn cut_off(&mut self, owner: T) -> Cookie {
+        let cookie = self.next_cookie();
+        self.cut = Some(cookie.0);
+        // There is an entry for it: each of the others has a descriptor of its own, and one
+        // slot is always free.
+        let place = self.place(self.posted);
+        self.operations[place] = Entry { owner: Some(owner), end: self.head };
+        self.posted += 1;
+        cookie
+    }
+
+    /// Ends everything outstanding: what is complete with success, the first other with
+    /// `first`, the rest with `rest`. The engine has been stopped.
+    pub(in crate::ioat) fn finish(
+        &mut self,
+        first: OperationError,
+        rest: OperationError,
+        ended: &mut impl FnMut(Completion<T>),
+    ) -> Finished {
+        let mut finished = Finished { bytes_undone: self.bytes_from(self.completed), ..Finished::default() };
+        // The error of a piece is that of its whole operation.
+        let mut carried = None;
+        let mut next_error = first;
+        while self.ended != self.posted {
+            let place = self.place(self.ended);
+            let entry = &mut self.operations[place];
+            let cookie = Cookie(self.ended);
+            let owner = entry.owner.take();
+            if !is_reached(entry.end, self.completed) {
+                carried = carried.or(Some(next_error));
+                next_error = rest;
+            } else if self.cut == Some(cookie.0) {
+                carried = carried.or(Some(rest));
+            }
+            self.released = entry.end;
+            self.ended += 1;
+            if let Some(owner) = owner {
+                let result = carried.take().map_or(Ok(()), Err);
+                match result {
+                    Ok(()) => finished.completed += 1,
+                    Err(_) => finished.failed += 1,
+                }
+                ended(Completion { cookie, result, owner });
+            }
+        }
+        finished
+    }
+
+    /// Makes the ring empty and usable for a new chain, which begins at the returned
+    /// address. Everything outstanding was ended.
+    pub(in crate::ioat) fn restart(&mut self) -> Iova {
+        (self.issued, self.completed, self.released) = (self.head, self.head, self.head);
+        self.epoch = self.head;
+        self.lapped = false;
+        self.free = self.capacity;
+        self.unmarked = 0;
+        self.cut = None;
+        self.link();
+        Iova::new(self.base + u64::from(self.head & self.mask) * SLOT_BYTES)
+    }
+
+    /// Keeps every owner for ever: the engine could not be stopped.
+    pub(in crate::ioat) fn leak(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.operations));
+        self.ended = self.posted;
+    }
+
+    /// Points each descriptor to the next one and the last to the first.
+    pub(super) fn link(&self) {
+        for index in 0..=self.mask {
+            let next = self.base + u64::from(index.wrapping_add(1) & self.mask) * SLOT_BYTES;
+            self.table.write(self.slot(index), &IoatDescriptor { next, ..IoatDescriptor::default() });
+        }
+    }
+
+    /// The bytes of the descriptors from `index` to the head; for statistics, since the
+    /// device could have changed them.
+    fn bytes_from(&self, index: u32) -> u64 {
+        let count = self.head.wrapping_sub(index);
+        let mut control = IoatControl::default();
+        control.set_null(true);
+        let null = first_word(0, control);
+        (0..count)
+            .map(|step| {
+                let slot = self.slot(index.wrapping_add(step));
+                // ORDERING: Relaxed; nothing else is read because of it.
+                let word = self.table.load_word(slot, FIRST_WORD, Ordering::Relaxed);
+                if word & null == 0 { word & u64::from(u32::MAX) } else { 0 }
+            })
+            .sum()
+    }
+}
