@@ -12,12 +12,14 @@ use std::sync::Arc;
 
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, main};
 use gungraun::{library_benchmark, library_benchmark_group};
-use vdk_hal::address::{ByteLength, Iova, RequesterId};
+use vdk_descriptors::sg::{SgEntry, SgLimits, SgList, refine};
+use vdk_hal::address::{ByteLength, Iova, IovaRange, RequesterId};
 use vdk_hal::barrier;
 use vdk_hal::dma::{DmaMapper, Permissions};
 use vdk_hal::memory::{Pages, SharedMemory};
 use vdk_hal::mmio::{Doorbell, Kick, MappedBlock};
 use vdk_iommu::soft::{BusMaster, BusMasterGate, SoftIommu, SoftIommuOptions};
+use vdk_iommu::{IovaAllocation, IovaAllocator, Placement};
 
 /// How often each kernel runs.
 const ROUNDS: u64 = 1000;
@@ -114,6 +116,79 @@ fn soft_iommu_burst(mut device: BusMaster) -> BusMaster {
     device
 }
 
+/// 256 places of 4 KiB of which no two touch, and a list with room for them.
+fn scattered() -> (Vec<SgEntry>, SgList) {
+    let pieces = (0..256)
+        .map(|index| SgEntry { iova: Iova::new(index * 0x3000 + 0x1000), length: ByteLength::SIZE_4K })
+        .collect();
+    let limits = SgLimits { max_segment: ByteLength::new(1 << 20), ..SgLimits::NONE };
+    (pieces, SgList::with_capacity(&limits, 256).unwrap())
+}
+
+fn built() -> SgList {
+    let (pieces, mut list) = scattered();
+    list.push_all(&pieces).unwrap();
+    list
+}
+
+#[library_benchmark(config = recorded(752_799))]
+#[bench::of_256(scattered())]
+fn sg_list_build(parts: (Vec<SgEntry>, SgList)) -> (Vec<SgEntry>, SgList) {
+    let (pieces, mut list) = parts;
+    for _ in 0..ROUNDS / 10 {
+        list.clear();
+        list.push_all(black_box(&pieces)).unwrap();
+    }
+    (pieces, list)
+}
+
+#[library_benchmark(config = recorded(124_443))]
+#[bench::of_256(built())]
+fn sg_list_walk(list: SgList) -> SgList {
+    for _ in 0..ROUNDS / 10 {
+        let sum = black_box(&list).entries().iter().fold(0u64, |sum, entry| {
+            sum.wrapping_add(entry.iova.as_u64()).wrapping_add(entry.length.as_u64())
+        });
+        black_box(sum);
+    }
+    list
+}
+
+#[library_benchmark(config = recorded(746_476))]
+#[bench::of_256((built(), built()))]
+fn sg_list_refine(lists: (SgList, SgList)) -> (SgList, SgList) {
+    for _ in 0..ROUNDS / 10 {
+        for segment in refine(black_box(&lists.0), &lists.1, ByteLength::new(1 << 20)).unwrap() {
+            black_box(segment);
+        }
+    }
+    lists
+}
+
+/// An allocator with 1000 live ranges of 4 KiB and a warm magazine.
+fn addresses() -> (IovaAllocator, Vec<IovaAllocation>) {
+    let all = IovaRange::from_bounds(Iova::new(0x1000), LAST).unwrap();
+    let mut allocator = IovaAllocator::new(&[all], ByteLength::SIZE_4K, Placement::BottomUp);
+    let live = (0..1000).map(|_| allocator.allocate(ByteLength::SIZE_4K, LAST).unwrap()).collect();
+    let warm = allocator.allocate(ByteLength::SIZE_4K, LAST).unwrap();
+    allocator.free(warm).unwrap();
+    (allocator, live)
+}
+
+#[library_benchmark(config = recorded(173_168))]
+#[bench::hit(addresses())]
+fn iova_allocate_and_free(
+    parts: (IovaAllocator, Vec<IovaAllocation>),
+) -> (IovaAllocator, Vec<IovaAllocation>) {
+    let (mut allocator, live) = parts;
+    for _ in 0..ROUNDS {
+        let allocation = allocator.allocate(black_box(ByteLength::SIZE_4K), LAST).unwrap();
+        allocator.free(black_box(allocation)).unwrap();
+    }
+    (allocator, live)
+}
+
+const LAST: Iova = Iova::new((1 << 48) - 1);
 const SOURCE: Iova = Iova::new(1 << 30);
 const DESTINATION: Iova = Iova::new(2 << 30);
 
@@ -126,4 +201,7 @@ library_benchmark_group!(
     benchmarks = [soft_iommu_burst_copy_of_64_bytes, soft_iommu_burst]
 );
 
-main!(library_benchmark_groups = [registers_and_doorbells, software_iommu]);
+library_benchmark_group!(name = lists, benchmarks = [sg_list_build, sg_list_walk, sg_list_refine]);
+library_benchmark_group!(name = addresses_of_a_domain, benchmarks = [iova_allocate_and_free]);
+
+main!(library_benchmark_groups = [registers_and_doorbells, software_iommu, lists, addresses_of_a_domain]);
