@@ -1,0 +1,466 @@
+//! The engine of a channel: fetches descriptors, executes them, reports completion.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use vdk_descriptors::ioat::{
+    ChannelErrors, ChannelState, ChannelStatus, IoatControl, IoatDescriptor, Operation,
+};
+use vdk_hal::address::Iova;
+use vdk_iommu::soft::{Burst, BusMaster, TranslationFault};
+use zerocopy::FromBytes;
+
+use super::attention::Attention;
+use super::channel::{Channel, Held, State, Transfer};
+use crate::fault::FaultAction;
+use crate::shell::{Surroundings, Work};
+
+/// What happened to the batch while one descriptor was executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// The descriptor is done.
+    Done,
+    /// There is more of it, or something else ends the batch.
+    Pause,
+}
+
+/// One batch: what was done and not yet reported.
+#[derive(Default)]
+struct Batch {
+    descriptors: u64,
+    bytes: u64,
+    /// The last descriptor that wants a completion word.
+    unreported: Option<u64>,
+}
+
+impl Channel {
+    /// Does a bounded piece of work: up to [`BATCH_DESCRIPTORS`] or [`BATCH_BYTES`].
+    #[inline]
+    pub(super) fn step(
+        &mut self,
+        bus: &mut BusMaster,
+        attention: &mut Attention,
+        surroundings: &mut Surroundings<'_>,
+    ) -> Work {
+        self.poll_doorbell(surroundings);
+        if self.trouble.wedged {
+            return Work::Idle;
+        }
+        if self.trouble.held.is_some() {
+            return self.release_held(bus, attention, surroundings);
+        }
+        if self.state != State::Running {
+            return Work::Idle;
+        }
+        if self.executed == self.count && self.current.is_none() {
+            self.look_ahead(bus, surroundings);
+            return Work::Idle;
+        }
+        self.execute_batch(bus, attention, surroundings);
+        Work::Busy
+    }
+
+    /// Asks for the next descriptor while there is nothing to do, so that it is on its way
+    /// when the doorbell is. With long batches that would only take the line away from the
+    /// driver that is filling it.
+    #[inline]
+    fn look_ahead(&self, bus: &mut BusMaster, surroundings: &Surroundings<'_>) {
+        if self.burst_length <= LOOK_AHEAD_BURST
+            && surroundings.bus_master()
+            && let Ok(burst) = bus.burst()
+        {
+            burst.prefetch(Iova::new(self.next));
+        }
+    }
+
+    fn execute_batch(
+        &mut self,
+        bus: &mut BusMaster,
+        attention: &mut Attention,
+        surroundings: &mut Surroundings<'_>,
+    ) {
+        let mut burst = match bus.burst() {
+            Ok(burst) => burst,
+            Err(_) => {
+                surroundings.request_failed();
+                let errors =
+                    if self.fresh { ChannelErrors::CHAIN_ADDRESS } else { ChannelErrors::NEXT_ADDRESS };
+                self.halt(errors, None, attention, surroundings);
+                return;
+            }
+        };
+        let mut batch = Batch::default();
+        while batch.descriptors < BATCH_DESCRIPTORS && batch.bytes < BATCH_BYTES {
+            if self.executed == self.count && self.current.is_none() {
+                break;
+            }
+            match self.execute(&mut burst, &mut batch, attention, surroundings) {
+                Ok(Progress::Done) => {}
+                Ok(Progress::Pause) => break,
+                Err(errors) => {
+                    self.report(&mut batch, &mut burst, attention, surroundings);
+                    self.halt(errors, Some(&mut burst), attention, surroundings);
+                    break;
+                }
+            }
+        }
+        self.report(&mut batch, &mut burst, attention, surroundings);
+        surroundings.count_descriptors(batch.descriptors, batch.bytes);
+    }
+
+    /// Executes the next descriptor, or a slice of a long one.
+    #[inline]
+    fn execute(
+        &mut self,
+        burst: &mut Burst<'_>,
+        batch: &mut Batch,
+        attention: &mut Attention,
+        surroundings: &mut Surroundings<'_>,
+    ) -> Result<Progress, ChannelErrors> {
+        let mut transfer = match self.current {
+            Some(transfer) => transfer,
+            None => {
+                if let Some(action) = surroundings.next_fault(self.number)
+                    && self.strike(action)?
+                {
+                    return Ok(Progress::Pause);
+                }
+                self.fetch(burst, surroundings)?
+            }
+        };
+        let moved = self.transfer(&mut transfer, burst, surroundings);
+        match moved {
+            Ok(bytes) => batch.bytes += bytes,
+            Err(errors) if errors.0 & !self.error_mask == 0 => {
+                // A masked error is noted and does not halt.
+                self.errors |= errors;
+                self.soft_error = true;
+                transfer.done = u64::from(transfer.descriptor.size);
+            }
+            Err(errors) => {
+                self.current = None;
+                return Err(errors);
+            }
+        }
+        if transfer.done < u64::from(transfer.descriptor.size) {
+            self.current = Some(transfer);
+            return Ok(Progress::Pause);
+        }
+        self.current = None;
+        self.executed = self.executed.wrapping_add(1);
+        self.completed = transfer.address;
+        self.next = transfer.descriptor.next;
+        batch.descriptors += 1;
+        let control = transfer.descriptor.control;
+        if control.completion_write() || control.interrupt_enable() {
+            self.complete(control, batch, burst, attention, surroundings);
+        }
+        let pause = self.suspend_if_asked() || self.trouble.held.is_some() || self.state == State::Halted;
+        Ok(if pause { Progress::Pause } else { Progress::Done })
+    }
+
+    /// What the fault plan does before a descriptor; true when the batch ends.
+    #[cold]
+    fn strike(&mut self, action: FaultAction) -> Result<bool, ChannelErrors> {
+        match action {
+            FaultAction::Halt(code) => Err(ChannelErrors(code)),
+            FaultAction::StopResponding => {
+                self.trouble.wedged = true;
+                Ok(true)
+            }
+            FaultAction::Vanish | FaultAction::AllOnes => Ok(true),
+            FaultAction::DropCompletion
+            | FaultAction::DelayCompletion(_)
+            | FaultAction::DuplicateCompletion
+            | FaultAction::CorruptCompletion => {
+                self.trouble.armed = Some(action);
+                Ok(false)
+            }
+        }
+    }
+
+    #[inline]
+    fn fetch(
+        &mut self,
+        burst: &mut Burst<'_>,
+        surroundings: &mut Surroundings<'_>,
+    ) -> Result<Transfer, ChannelErrors> {
+        if self.append {
+            self.append = false;
+            let last = read_descriptor(burst, self.completed).map_err(|_| {
+                surroundings.request_failed();
+                ChannelErrors::NEXT_ADDRESS
+            })?;
+            self.next = last.next;
+        }
+        let address = self.next;
+        let (unreachable, misaligned) = if self.fresh {
+            (ChannelErrors::CHAIN_ADDRESS, ChannelErrors::CHAIN_ADDRESS)
+        } else {
+            (ChannelErrors::NEXT_ADDRESS, ChannelErrors::DESCRIPTOR)
+        };
+        if address & 0x3f != 0 {
+            return Err(misaligned);
+        }
+        let descriptor = read_descriptor(burst, address).map_err(|_| {
+            surroundings.request_failed();
+            unreachable
+        })?;
+        self.fresh = false;
+        Ok(Transfer { address, descriptor, done: 0 })
+    }
+
+    /// Moves a descriptor's bytes, or the next slice of them.
+    #[inline]
+    fn transfer(
+        &self,
+        transfer: &mut Transfer,
+        burst: &mut Burst<'_>,
+        surroundings: &mut Surroundings<'_>,
+    ) -> Result<u64, ChannelErrors> {
+        let IoatDescriptor { size, control, source, destination, .. } = transfer.descriptor;
+        let size = u64::from(size);
+        let done = transfer.done;
+        if done == 0 {
+            self.validate(&transfer.descriptor)?;
+        }
+        if control.null() {
+            transfer.done = size;
+            return Ok(0);
+        }
+        let count = (size - done).min(BATCH_BYTES);
+        let result = if control.operation() == Operation::COPY {
+            burst.copy(Iova::new(destination + done), Iova::new(source + done), count)
+        } else {
+            // A slice is a multiple of 8 bytes, so that the pattern goes on.
+            burst.fill(Iova::new(destination + done), count, source)
+        };
+        match result {
+            Ok(()) => {
+                transfer.done = done + count;
+                Ok(count)
+            }
+            Err(fault) => {
+                surroundings.request_failed();
+                Err(data_error(fault))
+            }
+        }
+    }
+
+    /// Whether the engine can do what a descriptor asks.
+    #[inline]
+    fn validate(&self, descriptor: &IoatDescriptor) -> Result<(), ChannelErrors> {
+        let IoatDescriptor { size, control, source, destination, .. } = *descriptor;
+        let allowed = match control.operation() {
+            Operation::COPY => COPY_CONTROL,
+            Operation::FILL => FILL_CONTROL,
+            _ => 0,
+        };
+        if control.0 & !allowed != 0 {
+            return Err(ChannelErrors::DESCRIPTOR_CONTROL);
+        }
+        if size == 0 || u64::from(size) > self.transfer_cap.as_u64() {
+            return Err(ChannelErrors::DESCRIPTOR_LENGTH);
+        }
+        if control.null() {
+            return Ok(());
+        }
+        let last = u64::from(size) - 1;
+        if control.operation() == Operation::COPY && source.checked_add(last).is_none() {
+            return Err(ChannelErrors::SOURCE_ADDRESS);
+        }
+        if destination.checked_add(last).is_none() {
+            return Err(ChannelErrors::DESTINATION_ADDRESS);
+        }
+        Ok(())
+    }
+
+    /// A descriptor that wants to be reported is done. Completion words of one batch become
+    /// one, unless an interrupt or a fault says otherwise.
+    #[inline]
+    fn complete(
+        &mut self,
+        control: IoatControl,
+        batch: &mut Batch,
+        burst: &mut Burst<'_>,
+        attention: &mut Attention,
+        surroundings: &mut Surroundings<'_>,
+    ) {
+        if control.completion_write() {
+            if self.trouble.armed.is_some() {
+                self.complete_with_fault(control, batch, burst, attention, surroundings);
+                return;
+            }
+            batch.unreported = Some(self.completed);
+        }
+        if control.interrupt_enable() {
+            self.report(batch, burst, attention, surroundings);
+            if self.trouble.held.is_none() && self.state != State::Halted {
+                self.interrupt(attention, surroundings);
+            }
+        }
+    }
+
+    #[cold]
+    fn complete_with_fault(
+        &mut self,
+        control: IoatControl,
+        batch: &mut Batch,
+        burst: &mut Burst<'_>,
+        attention: &mut Attention,
+        surroundings: &mut Surroundings<'_>,
+    ) {
+        self.report(batch, burst, attention, surroundings);
+        let word = self.completion_word(self.completed);
+        let interrupt = control.interrupt_enable();
+        match self.trouble.armed.take() {
+            Some(FaultAction::DelayCompletion(delay)) => self.hold(word, interrupt, delay),
+            Some(FaultAction::DuplicateCompletion) => {
+                self.write_completion(word, Some(burst), attention, surroundings);
+                self.trouble.stale = Some(word);
+                if interrupt {
+                    self.interrupt(attention, surroundings);
+                }
+            }
+            Some(FaultAction::CorruptCompletion) => {
+                // Some other address of 48 bits, never the right one.
+                let noise = surroundings.random() & 0xffff_ffff_ff80 | 0x40;
+                self.write_completion(word ^ noise, Some(burst), attention, surroundings);
+                if interrupt {
+                    self.interrupt(attention, surroundings);
+                }
+            }
+            // Dropped: neither word nor interrupt.
+            _ => {}
+        }
+    }
+
+    /// Writes the completion word of the last descriptor that wants one.
+    #[inline]
+    fn report(
+        &mut self,
+        batch: &mut Batch,
+        burst: &mut Burst<'_>,
+        attention: &mut Attention,
+        surroundings: &mut Surroundings<'_>,
+    ) {
+        let Some(address) = batch.unreported.take() else { return };
+        let word = self.completion_word(address);
+        if let Some(stale) = self.trouble.stale.take() {
+            self.write_completion(stale, Some(burst), attention, surroundings);
+            self.interrupt(attention, surroundings);
+            self.hold(word, true, DUPLICATE_TIME);
+            return;
+        }
+        self.write_completion(word, Some(burst), attention, surroundings);
+    }
+
+    fn completion_word(&self, address: u64) -> u64 {
+        let idle = self.executed == self.count && self.current.is_none();
+        let state = if idle { ChannelState::Idle } else { ChannelState::Active };
+        let mut status = ChannelStatus::new(Iova::new(address), state);
+        status.set_soft_error(self.soft_error);
+        status.0
+    }
+
+    #[inline]
+    fn write_completion(
+        &mut self,
+        word: u64,
+        burst: Option<&mut Burst<'_>>,
+        attention: &mut Attention,
+        surroundings: &mut Surroundings<'_>,
+    ) {
+        let Some(burst) = burst else { return };
+        if burst.store_u64(Iova::new(self.completion_address), word).is_ok() {
+            surroundings.count_completion();
+        } else {
+            surroundings.request_failed();
+            // No burst: the halt cannot be reported there either.
+            self.halt(ChannelErrors::COMPLETION_ADDRESS, None, attention, surroundings);
+        }
+    }
+
+    /// Stops the channel on an error, and tells as CHANCTRL wants it.
+    #[cold]
+    fn halt(
+        &mut self,
+        errors: ChannelErrors,
+        burst: Option<&mut Burst<'_>>,
+        attention: &mut Attention,
+        surroundings: &mut Surroundings<'_>,
+    ) {
+        self.errors |= errors;
+        self.state = State::Halted;
+        self.current = None;
+        if self.control.error_completion_enable()
+            && let Some(burst) = burst
+        {
+            let word = self.status().0;
+            if burst.store_u64(Iova::new(self.completion_address), word).is_ok() {
+                surroundings.count_completion();
+            } else {
+                self.errors |= ChannelErrors::COMPLETION_ADDRESS;
+                surroundings.request_failed();
+            }
+        }
+        if self.control.error_interrupt_enable() {
+            self.interrupt(attention, surroundings);
+        }
+    }
+
+    fn hold(&mut self, word: u64, interrupt: bool, delay: Duration) {
+        let now = Instant::now();
+        let due = now.checked_add(delay).unwrap_or(now);
+        self.trouble.held = Some(Held { due, word, interrupt });
+    }
+
+    #[cold]
+    fn release_held(
+        &mut self,
+        bus: &mut BusMaster,
+        attention: &mut Attention,
+        surroundings: &mut Surroundings<'_>,
+    ) -> Work {
+        let Some(held) = self.trouble.held else { return Work::Idle };
+        if Instant::now() < held.due {
+            return Work::IdleUntil(held.due);
+        }
+        self.trouble.held = None;
+        match bus.burst() {
+            Ok(mut burst) => self.write_completion(held.word, Some(&mut burst), attention, surroundings),
+            Err(_) => self.halt(ChannelErrors::COMPLETION_ADDRESS, None, attention, surroundings),
+        }
+        if held.interrupt && self.state != State::Halted {
+            self.interrupt(attention, surroundings);
+        }
+        Work::Busy
+    }
+}
+
+#[inline]
+fn read_descriptor(burst: &mut Burst<'_>, address: u64) -> Result<IoatDescriptor, TranslationFault> {
+    let mut bytes = [0; 64];
+    burst.read(Iova::new(address), &mut bytes)?;
+    // A descriptor is 64 bytes, and every value of them is one.
+    Ok(IoatDescriptor::read_from_bytes(&bytes).unwrap_or_default())
+}
+
+fn data_error(fault: TranslationFault) -> ChannelErrors {
+    if fault.write { ChannelErrors::WRITE_DATA } else { ChannelErrors::READ_DATA }
+}
+
+/// The most descriptors of one batch.
+const BATCH_DESCRIPTORS: u64 = 64;
+/// About the most bytes of one batch, and the longest slice of a descriptor.
+const BATCH_BYTES: u64 = 64 << 10;
+/// Up to how many descriptors for a doorbell the next one is looked for ahead of it.
+const LOOK_AHEAD_BURST: u16 = 2;
+/// How long the right completion word is late after a duplicate.
+const DUPLICATE_TIME: Duration = Duration::from_millis(1);
+
+/// The control bits that a copy may use: all but bundle, cache hints to a processor and the
+/// reserved ones.
+const COPY_CONTROL: u32 = 0x0000_04ff;
+/// The control bits that a fill may use: without those about reading a source.
+const FILL_CONTROL: u32 = 0x0100_04bd;

@@ -1,0 +1,86 @@
+//! The device thread: one for each open function.
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use vdk_iommu::soft::BusMaster;
+
+use super::model::Work;
+use super::session::Session;
+
+/// Runs the device until the session ends: holds it while there is work, looks for more for
+/// a while, then sleeps.
+pub(crate) fn run(session: &Arc<Session>, mut bus: BusMaster) {
+    let core = &session.core;
+    let shared = &core.shared;
+    let mut watch = Watch::new(core.spin);
+    let mut device = core.lock();
+    while !session.is_stopping() {
+        if core.is_wanted() {
+            drop(device);
+            core.let_in();
+            device = core.lock();
+            continue;
+        }
+        if device.work(shared, &mut bus) == Work::Busy {
+            watch.begin_again();
+            continue;
+        }
+        if watch.goes_on() {
+            core::hint::spin_loop();
+            continue;
+        }
+        session.kick.prepare_sleep();
+        // The second look: what came before the driver could see that the device sleeps.
+        let work = device.work(shared, &mut bus);
+        if work == Work::Busy || session.is_stopping() || core.is_wanted() {
+            session.kick.cancel_sleep();
+            continue;
+        }
+        drop(device);
+        if session.kick.sleep(work.sleep_time(LONGEST_SLEEP)) {
+            shared.counters.wakeups.add(1);
+        }
+        watch.begin_again();
+        device = core.lock();
+    }
+}
+
+/// How long the thread has looked for work in vain.
+struct Watch {
+    most: Duration,
+    begun: Option<Instant>,
+    looks: u32,
+}
+
+impl Watch {
+    fn new(most: Duration) -> Self {
+        let alone = std::thread::available_parallelism().is_ok_and(|count| count.get() == 1);
+        Self { most: if alone { Duration::ZERO } else { most }, begun: None, looks: 0 }
+    }
+
+    #[inline]
+    fn begin_again(&mut self) {
+        self.begun = None;
+        self.looks = 0;
+    }
+
+    /// Counts a look in vain; false when it is time to sleep. The clock is read rarely.
+    #[inline]
+    fn goes_on(&mut self) -> bool {
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks % LOOKS_PER_CLOCK != 1 {
+            return true;
+        }
+        let now = Instant::now();
+        let begun = *self.begun.get_or_insert(now);
+        now.duration_since(begun) < self.most
+    }
+}
+
+/// How many looks are made between two looks at the clock.
+const LOOKS_PER_CLOCK: u32 = 32;
+
+/// The longest sleep; a thread that sleeps is woken by whoever has something for it.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
