@@ -15,10 +15,11 @@ use crate::space::{NodeId, Request, Space};
 /// From which end of a hole a range is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Placement {
-    /// Low addresses first: every device reaches them.
+    /// From the bottom: while the space is empty, low addresses, which every device reaches.
     #[default]
     BottomUp,
-    /// High addresses first: keeps low ones free for devices of narrow width.
+    /// From the top: while the space is empty, high addresses, which leaves low ones to
+    /// devices of narrow width.
     TopDown,
 }
 
@@ -132,11 +133,11 @@ impl IovaAllocator {
         if range.last() > limit {
             return Err(Unavailable { range, reason: UnavailableReason::BeyondLimit { limit } });
         }
-        let whole =
-            whole_pages(range, self.page).filter(|(start, last)| range_of(*start, *last) == Some(range));
-        let Some((start, last)) = whole else {
+        let end = ByteLength::new(range.last().as_u64().wrapping_add(1));
+        if !range.start().is_aligned_to(self.page) || !end.is_aligned_to(self.page) {
             return Err(Unavailable { range, reason: UnavailableReason::Misaligned { page: self.page } });
-        };
+        }
+        let (start, last) = (range.start().as_u64() >> UNIT_SHIFT, range.last().as_u64() >> UNIT_SHIFT);
         if !self.space.covers(start, last) {
             return Err(Unavailable { range, reason: UnavailableReason::Unusable });
         }

@@ -276,9 +276,8 @@ impl Space {
             let node = *self.node(id);
             let Some(start) = next_free else { break };
             if node.start > start {
-                let hole = self.new_node(start, node.start - 1, State::Hole);
+                let hole = self.add_hole(start, node.start - 1);
                 self.link(below, hole);
-                self.enlist(hole);
                 below = hole;
             }
             if node.state == State::Stranded {
@@ -290,15 +289,21 @@ impl Space {
             next_free = node.last.checked_add(1);
         }
         if let Some(start) = next_free.filter(|start| *start <= last) {
-            let hole = self.new_node(start, last, State::Hole);
+            let hole = self.add_hole(start, last);
             self.link(below, hole);
-            self.enlist(hole);
         }
     }
 
-    fn enlist(&mut self, hole: NodeId) {
-        let Node { start, last, .. } = *self.node(hole);
+    /// Makes a new hole of units that were none of the space's free ones.
+    fn add_hole(&mut self, start: u64, last: u64) -> NodeId {
         self.free_units += last - start + 1;
+        let hole = self.new_node(start, last, State::Hole);
+        self.enlist(hole);
+        hole
+    }
+
+    fn enlist(&mut self, hole: NodeId) {
+        let last = self.node(hole).last;
         self.by_last.insert(last, hole);
         self.enlist_class(hole);
     }
