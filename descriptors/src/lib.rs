@@ -6,7 +6,8 @@
 //!   declarations, words and descriptors, types only. A driver and the emulated device on
 //!   the other side share these modules and nothing else, so that one mistake in logic
 //!   cannot cancel itself out.
-//! - **construction**, the same for all devices: [`sg`], scatter-gather lists.
+//! - **construction**, the same for all devices: [`sg`], scatter-gather lists; [`ring`],
+//!   rings, completions and doorbells; [`serial`], numbers that wrap.
 //!
 //! It depends on `vdk-hal` and has no `unsafe` code.
 
@@ -14,6 +15,8 @@
 
 pub mod edu;
 pub mod ioat;
+pub mod ring;
+pub mod serial;
 pub mod sg;
 
 #[cfg(not(target_endian = "little"))]
