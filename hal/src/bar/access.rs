@@ -5,7 +5,7 @@
 
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering, fence};
 use std::sync::Arc;
 
 use volatile::VolatilePtr;
@@ -182,7 +182,9 @@ impl Bar {
                     area.memory.checked_word::<T>(inside).map_err(|_| self.misaligned(offset, T::WIDTH))?;
                 // SAFETY: `checked_word` proved range and alignment, and `self` keeps it alive.
                 let value = unsafe { read_volatile::<T>(address) };
-                // A removed device answers all ones; the fault handler has noted why.
+                // A removed device answers all ones, and the fault handler has noted that.
+                // ORDERING: Acquire keeps the look at liveness after the read of the register.
+                fence(Ordering::Acquire);
                 self.alive()?;
                 Ok(value)
             }

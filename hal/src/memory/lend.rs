@@ -8,7 +8,6 @@ use core::time::Duration;
 
 use super::mapping::require_whole_pages;
 use super::{MemoryError, SharedMemory};
-use crate::address::ByteLength;
 use crate::poll::{Clock, Deadline, SystemClock};
 
 /// Lends `buffer` to `scope` as shared memory, and takes it back when `scope` returns.
@@ -25,14 +24,15 @@ use crate::poll::{Clock, Deadline, SystemClock};
 /// [`MemoryError::Unaligned`], [`MemoryError::Empty`]; `scope` is not called then.
 pub fn lend<R>(buffer: &mut [u8], scope: impl FnOnce(&SharedMemory) -> R) -> Result<R, MemoryError> {
     require_whole_pages(buffer.as_ptr(), buffer.len())?;
-    let length = ByteLength::from_usize(buffer.len());
+    let length = buffer.len();
     let address = NonNull::from(buffer).cast::<u8>();
     // SAFETY:
     // 1. The range is that of an exclusive slice, borrowed until this function returns.
     // 2. `buffer` is not used again, so no Rust reference into it is live.
     // 3. `Reclaim` keeps this function from returning or unwinding while a clone lives.
-    let memory = unsafe { SharedMemory::from_raw_parts(address, length) };
-    let reclaim = Reclaim(memory);
+    // 4. The range is whole pages, checked above.
+    let memory = unsafe { SharedMemory::from_lent_pages(address, length) };
+    let reclaim = Reclaim(Some(memory));
     let Some(memory) = &reclaim.0 else { return Err(MemoryError::Empty) };
     Ok(scope(memory))
 }
@@ -45,7 +45,7 @@ impl Drop for Reclaim {
         let Some(mut memory) = self.0.take() else { return };
         let clock = SystemClock::new();
         let deadline = Deadline::after(&clock, Duration::from_secs(10));
-        while let Err(shared) = memory.try_into_pinned() {
+        while let Err(shared) = memory.end() {
             memory = shared;
             if deadline.is_over(&clock) {
                 log::error!("lent memory {memory:?} is still mapped after its scope ended; aborting");
@@ -59,6 +59,7 @@ impl Drop for Reclaim {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::ByteLength;
     use crate::memory::{Pages, PinnedMemory};
 
     #[test]

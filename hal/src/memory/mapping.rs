@@ -5,17 +5,20 @@
 
 use core::fmt;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs::File;
 use std::io;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::Advice;
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{FileOffset, MmapRegion, VolatileSlice};
 
 use super::MemoryError;
+use super::guarded::GuardedMmap;
 use crate::address::{ByteLength, HostAddress};
+use crate::bar::Liveness;
 
 /// Which pages back a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,13 +75,22 @@ pub(super) struct Mapping {
     length: usize,
     pages: Pages,
     storage: Storage,
+    /// Set once somebody else may reach the pages through their file.
+    exported: AtomicBool,
 }
 
 enum Storage {
-    Mmap(MmapRegion),
-    Vector(Vec<u8>),
+    /// Pages made here. Their file, if they have one, has not left this module unless
+    /// `exported` says so.
+    Own(MmapRegion),
+    /// A part of a file that came from elsewhere.
+    File { region: MmapRegion },
+    /// A device or a file that may go away.
+    Guarded { _mmap: GuardedMmap },
+    /// Taken over from a caller. The fields are dropped in this order.
+    Vector { _fork: ForkExclusion, vector: Vec<u8> },
     /// Borrowed from a caller who promised that it outlives the mapping.
-    Foreign,
+    Foreign { _fork: Option<ForkExclusion> },
 }
 
 // SAFETY:
@@ -121,7 +133,8 @@ impl Mapping {
         Self::from_region(region, bytes, pages).ok_or_else(too_long)
     }
 
-    /// Maps `length` bytes of `file`, shared, from `offset`.
+    /// Maps `length` bytes of `file` from `offset`: shared when it is `writable`, else
+    /// private, so that the memory can be written all the same and the file is not.
     pub(super) fn map_file(
         file: &File,
         offset: u64,
@@ -143,15 +156,43 @@ impl Mapping {
             return Err(failed(io::Error::from(io::ErrorKind::UnexpectedEof)));
         }
         let bytes = length.to_usize().ok_or(MemoryError::TooLong { length, page })?;
-        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let sharing = if writable { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
         let region = MmapRegionBuilder::new(bytes)
             .with_file_offset(FileOffset::new(file.try_clone().map_err(failed)?, offset))
-            .with_mmap_prot(protection)
-            .with_mmap_flags(libc::MAP_SHARED)
+            .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+            .with_mmap_flags(sharing | libc::MAP_NORESERVE)
             .build()
             .map_err(|error| failed(io::Error::other(error)))?;
-        Self::from_region(region, bytes, Pages::Base)
-            .ok_or_else(|| failed(io::Error::from(io::ErrorKind::Other)))
+        let address = NonNull::new(region.as_ptr()).ok_or_else(|| failed(io::ErrorKind::Other.into()))?;
+        exclude_from_fork(address, bytes);
+        Ok(Self::new(address, bytes, Pages::Base, Storage::File { region }))
+    }
+
+    /// Maps `length` bytes of `file`, shared, from `offset`, so that an access after they
+    /// went away marks `liveness` and meets ones.
+    pub(super) fn map_guarded(
+        file: &File,
+        offset: u64,
+        length: ByteLength,
+        liveness: &Arc<Liveness>,
+    ) -> Result<Self, MemoryError> {
+        let failed = |source| MemoryError::MapFile { offset, length, source };
+        let page = page_size();
+        if length.is_zero() {
+            return Err(MemoryError::Empty);
+        }
+        if !ByteLength::new(offset).is_aligned_to(page) {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        }
+        let bytes = length.to_usize().ok_or(MemoryError::TooLong { length, page })?;
+        let mmap = GuardedMmap::new(file, offset, bytes, Arc::clone(liveness)).map_err(failed)?;
+        let address = mmap.address();
+        exclude_from_fork(address, bytes);
+        Ok(Self::new(address, bytes, Pages::Base, Storage::Guarded { _mmap: mmap }))
+    }
+
+    fn new(address: NonNull<u8>, length: usize, pages: Pages, storage: Storage) -> Self {
+        Self { address, length, pages, storage, exported: AtomicBool::new(false) }
     }
 
     /// Takes a vector whose memory is whole pages; gives it back when it is not.
@@ -164,7 +205,8 @@ impl Mapping {
         let Some(address) = NonNull::new(address) else {
             return Err((MemoryError::Empty, vector));
         };
-        Ok(Self { address, length, pages: Pages::Base, storage: Storage::Vector(vector) })
+        let fork = ForkExclusion::new(address, length);
+        Ok(Self::new(address, length, Pages::Base, Storage::Vector { _fork: fork, vector }))
     }
 
     /// Describes memory that somebody else owns.
@@ -172,9 +214,11 @@ impl Mapping {
     /// # Safety
     ///
     /// `address .. address + length` is valid for reads and writes until the value is
-    /// dropped, and until then nobody holds a Rust reference into it.
-    pub(super) unsafe fn from_raw_parts(address: NonNull<u8>, length: usize) -> Self {
-        Self { address, length, pages: Pages::Base, storage: Storage::Foreign }
+    /// dropped, and until then nobody holds a Rust reference into it. With `whole_pages`
+    /// it is whole pages, which a child process can do without.
+    pub(super) unsafe fn from_raw_parts(address: NonNull<u8>, length: usize, whole_pages: bool) -> Self {
+        let fork = whole_pages.then(|| ForkExclusion::new(address, length));
+        Self::new(address, length, Pages::Base, Storage::Foreign { _fork: fork })
     }
 
     fn from_region(region: MmapRegion, length: usize, pages: Pages) -> Option<Self> {
@@ -187,14 +231,13 @@ impl Mapping {
         }
         // SAFETY: `skip + length <= region.size()`, checked above.
         let address = NonNull::new(unsafe { region.as_ptr().add(skip) })?;
-        // SAFETY:
-        // 1. The range is inside the mapping just made, whole pages, owned by `region`.
-        // 2. DONTFORK changes only what a child inherits.
-        let result = unsafe { rustix::mm::madvise(address.as_ptr().cast(), length, Advice::LinuxDontFork) };
-        if let Err(error) = result {
-            log::warn!("madvise(DONTFORK) failed, a fork could move pages away from the device: {error}");
-        }
-        Some(Self { address, length, pages, storage: Storage::Mmap(region) })
+        exclude_from_fork(address, length);
+        Some(Self::new(address, length, pages, Storage::Own(region)))
+    }
+
+    /// Keeps a child process from inheriting the pages.
+    pub(super) fn exclude_from_fork(&self) {
+        exclude_from_fork(self.address, self.length);
     }
 
     pub(super) fn as_non_null(&self) -> NonNull<u8> {
@@ -214,18 +257,34 @@ impl Mapping {
         HostAddress::new(self.address.as_ptr() as usize as u64)
     }
 
-    /// The memory file behind the mapping and the offset of the mapping in it.
+    /// The memory file behind the mapping and the offset of the mapping in it. Whoever has
+    /// it can reach the pages, so that they are never exclusive again.
     pub(super) fn file(&self) -> Option<(&File, u64)> {
+        let region = match &self.storage {
+            Storage::Own(region) | Storage::File { region } => region,
+            Storage::Guarded { .. } | Storage::Vector { .. } | Storage::Foreign { .. } => return None,
+        };
+        let file = region.file_offset().map(|f| (f.file(), f.start()))?;
+        // ORDERING: Relaxed; who takes the mapping over has synchronised with every holder
+        // of a reference, this one included, by the reference count.
+        self.exported.store(true, Ordering::Relaxed);
+        Some(file)
+    }
+
+    /// Whether nobody can reach the pages but through this value.
+    pub(super) fn is_private(&self) -> bool {
         match &self.storage {
-            Storage::Mmap(region) => region.file_offset().map(|f| (f.file(), f.start())),
-            Storage::Vector(_) | Storage::Foreign => None,
+            // ORDERING: Relaxed; see `file`.
+            Storage::Own(_) => !self.exported.load(Ordering::Relaxed),
+            Storage::Vector { .. } => true,
+            Storage::File { .. } | Storage::Guarded { .. } | Storage::Foreign { .. } => false,
         }
     }
 
     /// The vector that the mapping was made of.
     pub(super) fn into_vec(self) -> Result<Vec<u8>, Self> {
         match self {
-            Self { storage: Storage::Vector(vector), .. } => Ok(vector),
+            Self { storage: Storage::Vector { vector, .. }, .. } => Ok(vector),
             other => Err(other),
         }
     }
@@ -271,6 +330,40 @@ pub(super) fn require_whole_pages(address: *const u8, length: usize) -> Result<(
     }
 }
 
+/// Keeps a child process from inheriting the pages: a copy on write after a fork would
+/// leave the device with the page that this process no longer sees.
+fn exclude_from_fork(address: NonNull<u8>, length: usize) {
+    // SAFETY: the range is mapped and whole pages; the advice changes only what a child
+    // inherits.
+    let result = unsafe { rustix::mm::madvise(address.as_ptr().cast(), length, Advice::LinuxDontFork) };
+    if let Err(error) = result {
+        log::warn!("madvise(DONTFORK) failed, a fork could move pages away from the device: {error}");
+    }
+}
+
+/// A caller's pages, not inherited by child processes until this is dropped.
+struct ForkExclusion {
+    address: NonNull<u8>,
+    length: usize,
+}
+
+impl ForkExclusion {
+    fn new(address: NonNull<u8>, length: usize) -> Self {
+        exclude_from_fork(address, length);
+        Self { address, length }
+    }
+}
+
+impl Drop for ForkExclusion {
+    fn drop(&mut self) {
+        let address = self.address.as_ptr().cast();
+        // SAFETY: as in `exclude_from_fork`; the pages are still the caller's.
+        if let Err(error) = unsafe { rustix::mm::madvise(address, self.length, Advice::LinuxDoFork) } {
+            log::warn!("madvise(DOFORK) failed, child processes will miss these pages: {error}");
+        }
+    }
+}
+
 fn transparent_region(bytes: usize) -> io::Result<MmapRegion> {
     // 2 MiB more than asked for, so that the part that is used begins on a 2 MiB boundary:
     // the kernel promotes only aligned ranges.
@@ -290,8 +383,10 @@ fn transparent_region(bytes: usize) -> io::Result<MmapRegion> {
 }
 
 fn file_region(bytes: usize, flags: MemfdFlags) -> io::Result<MmapRegion> {
-    let file = File::from(rustix::fs::memfd_create("vdk", flags)?);
+    let file = File::from(rustix::fs::memfd_create("vdk", flags | MemfdFlags::ALLOW_SEALING)?);
     file.set_len(ByteLength::from_usize(bytes).as_u64())?;
+    // Another process that is handed the file cannot take the pages away under an access.
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     MmapRegionBuilder::new(bytes)
         .with_file_offset(FileOffset::new(file, 0))
         .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
@@ -308,4 +403,77 @@ fn allocation_hint(pages: Pages, length: ByteLength) -> String {
     };
     let count = length.as_u64().div_ceil(size);
     format!("; reserve {count} more with: echo N > /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::memory::{PinnedMemory, SharedMemory, lend};
+
+    /// The flags of the mapping that `address` lies in, from `/proc/self/smaps`.
+    fn flags_of(address: HostAddress) -> String {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut inside = false;
+        for line in smaps.lines() {
+            let bounds = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+            let bound = |text: &str| u64::from_str_radix(text, 16).ok();
+            if let Some((Some(start), Some(end))) = bounds.map(|(start, end)| (bound(start), bound(end))) {
+                inside = (start..end).contains(&address.as_u64());
+            } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
+                return flags.to_owned();
+            }
+        }
+        String::new()
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs madvise")]
+    fn pages_that_a_device_may_reach_are_not_inherited() {
+        let excluded = |address| flags_of(address).split_ascii_whitespace().any(|flag| flag == "dc");
+        for pages in [Pages::Base, Pages::Transparent] {
+            let mut memory = PinnedMemory::allocate(ByteLength::SIZE_2M, pages).unwrap();
+            assert!(excluded(memory.host_address()));
+            lend(&mut memory, |lent| assert!(excluded(lent.host_address()))).unwrap();
+            assert!(!excluded(memory.host_address()), "a caller's pages are as before");
+            assert!(excluded(memory.share().host_address()));
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs memory files")]
+    fn pages_that_somebody_else_may_reach_never_become_a_slice() {
+        let memory = SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).unwrap();
+        let memory = memory.try_into_pinned().expect("nobody was shown them").share();
+        let (file, offset) = memory.file().unwrap();
+        let again = SharedMemory::map_file(file, offset, ByteLength::SIZE_4K, true).unwrap();
+        let memory = memory.try_into_pinned().expect_err("their file was handed out");
+        memory.write(0, b"both").unwrap();
+        assert_eq!(again.read_value::<[u8; 4]>(0), Ok(*b"both"));
+        assert!(again.try_into_pinned().is_err(), "a file from elsewhere");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs memory files")]
+    fn a_file_that_is_mapped_to_be_read_is_never_written() {
+        let file = File::from(rustix::fs::memfd_create("file", MemfdFlags::CLOEXEC).unwrap());
+        file.write_all_at(b"content", 0).unwrap();
+        let memory = SharedMemory::map_file(&file, 0, ByteLength::new(7), false).unwrap();
+        memory.write(0, b"changed").unwrap();
+        let mut bytes = [0; 7];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!((&bytes, memory.read_value::<[u8; 7]>(0)), (b"content", Ok(*b"changed")));
+        assert!(SharedMemory::map_file(&file, 0, ByteLength::new(4097), false).is_err());
+        assert!(SharedMemory::map_file(&file, 1, ByteLength::new(1), false).is_err());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs memory files")]
+    fn memory_files_of_ours_cannot_be_cut_under_an_access() {
+        let memory = SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).unwrap();
+        let (file, _) = memory.file().unwrap();
+        assert!(file.set_len(0).is_err() && file.set_len(1 << 20).is_err());
+        assert_eq!(memory.read_value::<u64>(0), Ok(0));
+    }
 }

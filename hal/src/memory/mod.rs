@@ -7,14 +7,20 @@
 //! 2. [`PinnedMemory`] is the same memory owned by one piece of code and reachable by no
 //!    device; it dereferences to `[u8]`. [`PinnedMemory::share`] and
 //!    [`SharedMemory::try_into_pinned`] move between the two states, and the way back is
-//!    open only to the last owner.
+//!    open only to the last owner of pages that nobody else was ever shown: not to those
+//!    of a file that came from elsewhere or was handed out, nor to a device's.
 //! 3. A mapping into an IOMMU owns a clone of the [`SharedMemory`], so that the pages
 //!    outlive it; see [`DmaMapper`](crate::dma::DmaMapper).
-//! 4. A software device reaches memory through [`access`], whose revocation is complete
+//! 4. Memory that can go away under an access, as a BAR does with its device, is mapped
+//!    with [`SharedMemory::map_guarded`]: the access then meets ones, as on the bus.
+//! 5. A software device reaches memory through [`access`], whose revocation is complete
 //!    before it returns.
 
 pub mod access;
 mod copy;
+mod fault;
+mod fault_table;
+mod guarded;
 mod lend;
 mod mapping;
 mod pinned;

@@ -17,7 +17,8 @@ use crate::address::{ByteLength, HostAddress};
 ///
 /// # Invariants
 ///
-/// `mapping` is the only strong reference to its region, and there is no weak one.
+/// `mapping` is the only strong reference to its region, and there is no weak one; the
+/// region is private.
 pub struct PinnedMemory {
     mapping: Arc<Mapping>,
 }
@@ -57,16 +58,22 @@ impl PinnedMemory {
         Ok(memory)
     }
 
-    /// The memory as an exclusive owner again, if `mapping` is the last reference.
+    /// The memory as an exclusive owner again, if `mapping` is the last reference and its
+    /// pages cannot be reached in another way.
     pub(super) fn from_last_reference(mapping: Arc<Mapping>) -> Result<Self, Arc<Mapping>> {
         let mut mapping = mapping;
         // INVARIANT: `get_mut` succeeds only for the only reference, strong or weak.
-        if Arc::get_mut(&mut mapping).is_some() { Ok(Self { mapping }) } else { Err(mapping) }
+        match Arc::get_mut(&mut mapping) {
+            Some(only) if only.is_private() => Ok(Self { mapping }),
+            _ => Err(mapping),
+        }
     }
 
     /// Makes the memory shareable with devices. No `[u8]` of it exists afterwards.
     #[must_use]
     pub fn share(self) -> SharedMemory {
+        // Lending the pages in between may have undone it.
+        self.mapping.exclude_from_fork();
         SharedMemory::from_mapping(self.mapping)
     }
 

@@ -18,6 +18,7 @@ use super::copy::{copy_bytes, load_word, store_word};
 use super::mapping::Mapping;
 use super::{MemoryError, Pages, PinnedMemory, Slots};
 use crate::address::{ByteLength, HostAddress};
+use crate::bar::Liveness;
 use crate::mmio::RegisterValue;
 
 /// A range is not inside a memory region, or is not aligned for the access.
@@ -68,11 +69,13 @@ impl SharedMemory {
         PinnedMemory::allocate(length, pages).map(PinnedMemory::share)
     }
 
-    /// Maps a part of a file, shared with everybody who has it open. The offset is a
-    /// multiple of the page size, and the part lies inside the file's pages.
+    /// Maps a part of a file. When it is `writable` the memory is shared with everybody who
+    /// has the file open; else what is written to the memory stays in this process. The
+    /// offset is a multiple of the page size, and the part lies inside the file's pages.
     ///
     /// Truncating the file below the part while it is mapped makes accesses fail with
-    /// SIGBUS, as for every mapped file; seal a memory file against it.
+    /// SIGBUS, as for every mapped file: seal a memory file against it, or use
+    /// [`map_guarded`](Self::map_guarded).
     ///
     /// # Errors
     ///
@@ -86,7 +89,33 @@ impl SharedMemory {
         Ok(Self::from_mapping(Arc::new(Mapping::map_file(file, offset, length, writable)?)))
     }
 
-    /// Describes memory that somebody else owns, such as a mapped BAR.
+    /// Maps a part of a device or file that can go away, such as a BAR. The offset is a
+    /// multiple of the page size; the length need not be.
+    ///
+    /// An access after it went away does not kill the process with SIGBUS: it marks
+    /// `liveness` as [removed](Liveness::remove), reads give all ones from then on and
+    /// writes are lost, page by page. The handler for this is installed with the first such
+    /// mapping, in front of the one that is there; a handler that somebody installs later
+    /// without calling ours ends the protection.
+    ///
+    /// Give the memory to a [`MappedArea`](crate::bar::MappedArea) and the same liveness to
+    /// its [`Bar`](crate::bar::Bar): its reads are then
+    /// [`DeviceGone`](crate::bar::BarError::DeviceGone).
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::MapFile`] with the system's reason, for one that cannot be both read
+    /// and written as well; [`MemoryError::Empty`].
+    pub fn map_guarded(
+        file: &File,
+        offset: u64,
+        length: ByteLength,
+        liveness: &Arc<Liveness>,
+    ) -> Result<Self, MemoryError> {
+        Ok(Self::from_mapping(Arc::new(Mapping::map_guarded(file, offset, length, liveness)?)))
+    }
+
+    /// Describes memory that somebody else owns, such as a BAR that was mapped elsewhere.
     ///
     /// # Safety
     ///
@@ -96,8 +125,29 @@ impl SharedMemory {
     pub unsafe fn from_raw_parts(address: NonNull<u8>, length: ByteLength) -> Option<Self> {
         let length = length.to_usize().filter(|length| *length > 0)?;
         // SAFETY: the caller's contract is that of `Mapping::from_raw_parts`.
-        let mapping = unsafe { Mapping::from_raw_parts(address, length) };
+        let mapping = unsafe { Mapping::from_raw_parts(address, length, false) };
         Some(Self::from_mapping(Arc::new(mapping)))
+    }
+
+    /// Describes a caller's own whole pages for as long as they are lent.
+    ///
+    /// # Safety
+    ///
+    /// As [`from_raw_parts`](Self::from_raw_parts), and the range is whole pages.
+    pub(super) unsafe fn from_lent_pages(address: NonNull<u8>, length: usize) -> Self {
+        // SAFETY: the caller's contract is that of `Mapping::from_raw_parts`.
+        let mapping = unsafe { Mapping::from_raw_parts(address, length, true) };
+        Self::from_mapping(Arc::new(mapping))
+    }
+
+    /// Ends the region, when nobody else holds a part of it.
+    ///
+    /// # Errors
+    ///
+    /// `self`, unchanged, when somebody does.
+    pub(super) fn end(self) -> Result<(), Self> {
+        let Self { mapping, start, length } = self;
+        Arc::try_unwrap(mapping).map(drop).map_err(|mapping| Self { mapping, start, length })
     }
 
     /// The part of `length` bytes from `offset`; it keeps the whole region alive.
@@ -114,8 +164,10 @@ impl SharedMemory {
         Ok(Self { mapping: Arc::clone(&self.mapping), start: self.start + offset, length })
     }
 
-    /// The memory as an exclusive owner, when nobody else holds a part of it and `self` is
-    /// the whole region.
+    /// The memory as an exclusive owner, when nobody else holds a part of it, `self` is the
+    /// whole region, and its pages were never shown to anybody else: memory of a file that
+    /// came from elsewhere or was handed out by [`file`](Self::file), lent memory and a
+    /// device's memory stay shared for good.
     ///
     /// # Errors
     ///
@@ -147,7 +199,8 @@ impl SharedMemory {
     }
 
     /// The file behind the memory and the offset of the range in it, to hand it to
-    /// another process.
+    /// another process. From then on the memory is shared for good: it does not become
+    /// [pinned](Self::try_into_pinned) again.
     #[must_use]
     pub fn file(&self) -> Option<(&File, u64)> {
         // CAST: `usize` is at most 64 bits wide.

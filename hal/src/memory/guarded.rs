@@ -1,0 +1,65 @@
+//! A mapping whose pages can go away under an access.
+
+// UNSAFETY: maps and unmaps a range of the address space.
+#![expect(unsafe_code, reason = "maps and unmaps a range")]
+
+use core::ptr::{self, NonNull};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::fault::{self, guard};
+use super::fault_table::FaultEntry;
+use super::page_size;
+use crate::address::ByteLength;
+use crate::bar::Liveness;
+
+/// A shared mapping of a file or device, guarded against SIGBUS. It need not be as long as
+/// the file says: what is not there answers all ones.
+///
+/// The fields are dropped in their order: the range leaves the table of guarded ranges
+/// before it is unmapped, since it may be somebody else's at once after that.
+pub(super) struct GuardedMmap {
+    _entry: FaultEntry,
+    pages: MappedPages,
+}
+
+impl GuardedMmap {
+    /// Maps `length` bytes from `offset`, rounded up to whole pages: the kernel maps a BAR
+    /// smaller than a page only where nothing else is in the page.
+    pub(super) fn new(file: &File, offset: u64, length: usize, liveness: Arc<Liveness>) -> io::Result<Self> {
+        let rounded = ByteLength::from_usize(length).checked_align_up(page_size());
+        let length = rounded.and_then(ByteLength::to_usize).ok_or(io::ErrorKind::InvalidInput)?;
+        // Before the mapping exists, so that there is no access that it could miss.
+        fault::prepare()?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
+        let address = unsafe { mmap(ptr::null_mut(), length, access, MapFlags::SHARED, file, offset) }?;
+        let address = NonNull::new(address.cast::<u8>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let pages = MappedPages { address, length };
+        let start = address.as_ptr().expose_provenance();
+        Ok(Self { _entry: guard(start, start + length, liveness), pages })
+    }
+
+    pub(super) fn address(&self) -> NonNull<u8> {
+        self.pages.address
+    }
+}
+
+/// Whole pages, unmapped when dropped.
+struct MappedPages {
+    address: NonNull<u8>,
+    length: usize,
+}
+
+impl Drop for MappedPages {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new`, and its owner gives out no pointer that
+        // lives longer.
+        if let Err(error) = unsafe { munmap(self.address.as_ptr().cast(), self.length) } {
+            log::error!("cannot unmap {:#x} bytes at {:p}: {error}", self.length, self.address);
+        }
+    }
+}
