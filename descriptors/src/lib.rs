@@ -7,7 +7,8 @@
 //!   the other side share these modules and nothing else, so that one mistake in logic
 //!   cannot cancel itself out.
 //! - **construction**, the same for all devices: [`sg`], scatter-gather lists; [`ring`],
-//!   rings, completions and doorbells; [`serial`], numbers that wrap.
+//!   rings, completions and doorbells; [`serial`], numbers that wrap; [`prp`], the page
+//!   pointers of NVMe.
 //!
 //! It depends on `vdk-hal` and has no `unsafe` code.
 
@@ -15,6 +16,7 @@
 
 pub mod edu;
 pub mod ioat;
+pub mod prp;
 pub mod ring;
 pub mod serial;
 pub mod sg;
