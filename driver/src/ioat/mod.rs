@@ -27,6 +27,10 @@ mod error;
 mod recover;
 mod ring;
 mod stream;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod wait;
 
 pub use channel::{Channel, ChannelOptions};
