@@ -28,8 +28,6 @@ mod recover;
 mod ring;
 mod stream;
 #[cfg(test)]
-mod testing;
-#[cfg(test)]
 mod tests;
 mod wait;
 

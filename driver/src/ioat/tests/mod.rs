@@ -1,5 +1,7 @@
 //! The channel against a fake that misbehaves as no emulated device would.
 
+mod fake;
+
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -10,8 +12,8 @@ use vdk_hal::bar::BarError;
 use vdk_hal::memory::{Pages, SharedMemory};
 use vdk_iommu::{Bidirectional, DmaRegion};
 
-use super::testing::{FakeIoat, Faults};
 use super::*;
+use fake::{FakeIoat, Faults};
 
 const SHORT: Duration = Duration::from_millis(30);
 
