@@ -1,0 +1,136 @@
+//! Row C: the copy engine beside DPDK's dmadev, two cores each.
+//!
+//! Usage: copy_engine ROUNDS RTT DMADEV. Rounds alternate ours and theirs with a look at
+//! the round trip of a cache line between them; a block is kept when the round trip moved by
+//! at most 15 % over it. Medians are of the blocks of one mode.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use vdk_opponents::{median, printed_number};
+
+/// What a cell of both tables is: bytes, batch, copies in flight at most.
+type Cell = (u64, u64, bool);
+
+/// ns per copy by cell, with the round trip beside the block, in ns.
+struct Block {
+    cells: BTreeMap<Cell, f64>,
+    round_trip: f64,
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [rounds, rtt, dmadev] = &arguments[..] else { anyhow::bail!("usage: copy_engine ROUNDS RTT DMADEV") };
+    let rounds: usize = rounds.parse().context("ROUNDS is a number")?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let mut before = printed_number(rtt)?;
+    let mut discarded = 0;
+    for round in 0..rounds {
+        for (blocks, run) in [(&mut ours, run_ours as fn(&str) -> _), (&mut theirs, run_theirs)] {
+            let cells = run(dmadev)?;
+            let after = printed_number(rtt)?;
+            if (after - before).abs() <= 0.15 * before {
+                blocks.push(Block { cells, round_trip: (after + before) / 2.0 });
+            } else {
+                discarded += 1;
+            }
+            before = after;
+        }
+        eprintln!("round {} of {rounds}, cache line round trip {before:.0} ns", round + 1);
+    }
+    println!("\nC: copies by the engine, ns each; {discarded} of {} blocks discarded", 2 * rounds);
+    for (mode, slow) in [("fast", false), ("slow", true)] {
+        let of_mode = |blocks: &[Block]| -> Vec<usize> {
+            (0..blocks.len()).filter(|index| (blocks[*index].round_trip > SLOW_NS) == slow).collect()
+        };
+        print_mode(mode, (&ours, &of_mode(&ours)), (&theirs, &of_mode(&theirs)));
+    }
+    for note in NOTES {
+        println!("  note: {note}");
+    }
+    Ok(())
+}
+
+fn print_mode(mode: &str, ours: (&[Block], &[usize]), theirs: (&[Block], &[usize])) {
+    let (Some(first), false) = (ours.1.first(), theirs.1.is_empty()) else {
+        println!("  {mode} mode: not met on both sides");
+        return;
+    };
+    let round_trips: Vec<f64> = ours.1.iter().map(|index| ours.0[*index].round_trip).collect();
+    let round_trip = median(&round_trips);
+    println!(
+        "  {mode} mode, round trip {round_trip:.0} ns, {} blocks of ours and {} of theirs",
+        ours.1.len(),
+        theirs.1.len()
+    );
+    println!(
+        "  {:>8} {:>6} {:>10} {:>10} {:>10} {:>10} {:>8}",
+        "bytes", "batch", "ours min", "median", "dmadev min", "median", "ratio"
+    );
+    for cell in ours.0[*first].cells.keys() {
+        let values = |(blocks, chosen): (&[Block], &[usize])| -> Vec<f64> {
+            chosen.iter().filter_map(|index| blocks[*index].cells.get(cell).copied()).collect()
+        };
+        let (mine, other) = (values(ours), values(theirs));
+        let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
+        let (bytes, batch, alone) = cell;
+        print!(
+            "  {bytes:>8} {:>6} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>7.2}x",
+            if *alone { "alone".to_owned() } else { batch.to_string() },
+            least(&mine),
+            median(&mine),
+            least(&other),
+            median(&other),
+            median(&other) / median(&mine)
+        );
+        if *alone {
+            print!(
+                "  ours {:.2}, dmadev {:.2} round trips",
+                median(&mine) / round_trip,
+                median(&other) / round_trip
+            );
+        }
+        println!();
+    }
+}
+
+fn run_ours(_: &str) -> Result<BTreeMap<Cell, f64>> {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../..");
+    let mut command = Command::new("cargo");
+    command.current_dir(root).args(["bench", "--locked", "--quiet", "--package", "vdk-tests"]);
+    command.args(["--bench", "copy_engine", "--", "--json"]);
+    cells_of(command)
+}
+
+fn run_theirs(dmadev: &str) -> Result<BTreeMap<Cell, f64>> {
+    let mut command = Command::new(dmadev);
+    command.args(["-m", "512", "--no-huge", "--no-pci", "-l", "0", "--vdev=dma_skeleton,lcore=1"]);
+    command.args(["--log-level=error"]);
+    cells_of(command)
+}
+
+fn cells_of(mut command: Command) -> Result<BTreeMap<Cell, f64>> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(output.status.success(), "{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));
+    let array: Value =
+        serde_json::from_slice(&output.stdout).with_context(|| format!("{command:?} prints JSON"))?;
+    let mut cells = BTreeMap::new();
+    for entry in array.as_array().context("an array")? {
+        let number = |key: &str| entry[key].as_u64().with_context(|| format!("{key} in {entry}"));
+        let cell = (number("bytes")?, number("batch")?, entry["depth"].as_u64() == Some(1));
+        cells.insert(cell, entry["ns_per_op"].as_f64().with_context(|| format!("ns_per_op in {entry}"))?);
+    }
+    Ok(cells)
+}
+
+/// Round trips above it are those of cores that share no near cache.
+const SLOW_NS: f64 = 250.0;
+
+const NOTES: [&str; 4] = [
+    "DPDK 22.11 dma_skeleton is a driver for functional tests: four ring hops a copy, and its worker sleeps 10 us after 10,000 empty polls",
+    "dma_skeleton takes addresses as they are; ours translates each through the software IOMMU and checks its permission",
+    "dma_skeleton may be shared by threads through its rings; a channel of ours belongs to one thread at a time",
+    "a ratio holds within its mode only; compare no figure with one of another run",
+];
