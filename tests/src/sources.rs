@@ -15,6 +15,8 @@ pub struct SourceFile {
     pub path: String,
     /// What is in it.
     pub text: String,
+    /// Whether the whole file is test code: in a folder of tests, or a module of tests.
+    pub is_test: bool,
 }
 
 impl SourceFile {
@@ -24,26 +26,33 @@ impl SourceFile {
         blank_prose(&self.text)
     }
 
-    /// How many lines come before the first test module.
+    /// How many lines come before the first test module that stands in the file.
     #[must_use]
     pub fn lines_before_tests(&self) -> usize {
-        let lines: Vec<&str> = self.text.lines().collect();
-        let first = lines.iter().zip(lines.iter().skip(1)).position(|(line, next)| {
-            let (line, next) = (line.trim(), next.trim());
-            line.starts_with("#[cfg(") && line.contains("test") && next.starts_with("mod ")
-        });
-        first.unwrap_or(lines.len())
+        let inline = self.modules_of_tests().find(|(_, declaration)| declaration.ends_with('{'));
+        inline.map_or_else(|| self.text.lines().count(), |(line, _)| line)
     }
 
-    /// Whether the whole file is test code.
-    #[must_use]
-    pub fn is_test(&self) -> bool {
-        let inside = |folder: &str| self.path.contains(&format!("/{folder}/"));
-        self.path.starts_with("tests/")
-            || self.path.ends_with("/tests.rs")
-            || self.path.ends_with("/loom_tests.rs")
-            || inside("tests")
-            || inside("benches")
+    /// The files and folders of the test modules that the file declares.
+    fn paths_of_test_modules(&self) -> Vec<String> {
+        let stem = self.path.strip_suffix(".rs").unwrap_or(&self.path);
+        let (folder, name) = stem.rsplit_once('/').unwrap_or(("", stem));
+        let inside = if ["lib", "main", "mod"].contains(&name) { folder } else { stem };
+        self.modules_of_tests()
+            .filter_map(|(_, declaration)| declaration.strip_suffix(';')?.split_whitespace().next_back())
+            .flat_map(|module| [format!("{inside}/{module}.rs"), format!("{inside}/{module}/")])
+            .collect()
+    }
+
+    /// The lines after a `cfg` attribute with `test` that declare a module, each with the
+    /// number of lines before the attribute.
+    fn modules_of_tests(&self) -> impl Iterator<Item = (usize, &str)> {
+        let pairs = self.text.lines().zip(self.text.lines().skip(1)).enumerate();
+        pairs.filter_map(|(number, (line, next))| {
+            let declares = next.split_whitespace().any(|word| word == "mod");
+            (line.trim().starts_with("#[cfg(") && line.contains("test") && declares)
+                .then_some((number, next.trim()))
+        })
     }
 }
 
@@ -80,10 +89,20 @@ pub fn files() -> anyhow::Result<Vec<SourceFile>> {
             }
             let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
             let relative = path.strip_prefix(&root)?.to_string_lossy().replace('\\', "/");
-            found.push(SourceFile { path: relative, text: String::from_utf8_lossy(&bytes).into_owned() });
+            let is_test = ["tests", "benches"].iter().any(|folder| {
+                relative.starts_with(&format!("{folder}/")) || relative.contains(&format!("/{folder}/"))
+            });
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            found.push(SourceFile { path: relative, text, is_test });
         }
     }
     found.sort_by(|one, other| one.path.cmp(&other.path));
+    let modules: Vec<String> = found.iter().flat_map(SourceFile::paths_of_test_modules).collect();
+    for file in &mut found {
+        file.is_test |= modules
+            .iter()
+            .any(|path| file.path == *path || (path.ends_with('/') && file.path.starts_with(path)));
+    }
     Ok(found)
 }
 
@@ -188,7 +207,7 @@ mod tests {
     use super::*;
 
     fn file(path: &str, text: &str) -> SourceFile {
-        SourceFile { path: path.to_owned(), text: text.to_owned() }
+        SourceFile { path: path.to_owned(), text: text.to_owned(), is_test: false }
     }
 
     #[test]
@@ -211,12 +230,18 @@ mod tests {
 
     #[test]
     fn lines_are_counted_up_to_the_first_test_module() {
-        let text = "fn a() {}\n\n#[cfg(test)]\nmod tests {\n}\n";
-        assert_eq!(file("hal/src/a.rs", text).lines_before_tests(), 2);
-        assert_eq!(file("hal/src/a.rs", "fn a() {}\n").lines_before_tests(), 1);
-        assert_eq!(file("a.rs", "#[cfg(all(test, loom))]\nmod loom_tests;\n").lines_before_tests(), 0);
-        assert!(file("hal/src/a/tests.rs", "").is_test());
-        assert!(!file("hal/src/a.rs", text).is_test());
+        let inline = "fn a() {}\n\n#[cfg(test)]\nmod tests {\n}\n";
+        assert_eq!(file("hal/src/a.rs", inline).lines_before_tests(), 2);
+        let apart = "#[cfg(all(test, loom))]\nmod loom_tests;\nfn a() {}\n";
+        assert_eq!(file("hal/src/a.rs", apart).lines_before_tests(), 3);
+    }
+
+    #[test]
+    fn modules_of_tests_are_found_where_rust_looks_for_them() {
+        let text = "#[cfg(test)]\npub(crate) mod fake;\nmod other;\n";
+        let paths = ["hal/src/a/fake.rs".to_owned(), "hal/src/a/fake/".to_owned()];
+        assert_eq!(file("hal/src/a.rs", text).paths_of_test_modules(), paths);
+        assert_eq!(file("hal/src/a/mod.rs", text).paths_of_test_modules(), paths);
     }
 
     #[test]

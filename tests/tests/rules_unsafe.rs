@@ -86,7 +86,7 @@ fn assert_explained(mark: &str, window: usize, applies: impl Fn(&str) -> bool) {
 fn library_lines(applies: impl Fn(&str) -> bool) -> impl Iterator<Item = (SourceFile, usize)> {
     let mut found = Vec::new();
     for file in rust_files().unwrap() {
-        if file.is_test() || file.path.contains("/examples/") {
+        if file.is_test || file.path.contains("/examples/") {
             continue;
         }
         let (code, limit) = (file.code(), file.lines_before_tests());
@@ -98,7 +98,10 @@ fn library_lines(applies: impl Fn(&str) -> bool) -> impl Iterator<Item = (Source
             .map(|(index, _)| index + 1)
             .collect();
         for number in numbers {
-            found.push((SourceFile { path: file.path.clone(), text: file.text.clone() }, number));
+            found.push((
+                SourceFile { path: file.path.clone(), text: file.text.clone(), is_test: false },
+                number,
+            ));
         }
     }
     found.into_iter()
