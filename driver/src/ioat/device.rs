@@ -9,7 +9,7 @@ use vdk_descriptors::ioat::{
     IoatChannelRegisters, IoatRegisters, Version,
 };
 use vdk_hal::address::{BarIndex, ByteLength};
-use vdk_hal::bar::BarError;
+use vdk_hal::bar::{Bar, BarError};
 use vdk_hal::config::ConfigError;
 use vdk_hal::interrupt::{EventFd, InterruptKind};
 use vdk_hal::mmio::RegisterBlock;
@@ -92,9 +92,12 @@ impl Device {
         let facts = read_facts(&registers)?;
         let domain = Domain::new(session.dma()?, AddressWidth::FULL)?;
         registers.write(IoatRegisters::INTRCTRL, 0)?;
-        for channel in 0..facts.channels {
-            let block = bar.registers::<IoatChannelRegisters>(ioat::channel_offset(channel))?;
-            stop_channel(&block).map_err(|source| StartError::Reset { channel, source })?;
+        if let Err(error) = stop_channels(&bar, facts.channels) {
+            // What does not listen to its own registers may listen to the bus.
+            let Some(kind) = session.reset_kinds()?.first().copied() else { return Err(error) };
+            log::warn!("{}: {error}; trying {kind}", session.name());
+            session.reset(kind)?;
+            stop_channels(&bar, facts.channels)?;
         }
         let interrupts = plan_interrupts(&session, facts.channels)?;
         let device = Self {
@@ -242,6 +245,14 @@ impl Drop for Device {
 fn bar_index() -> BarIndex {
     // PANIC: the constant is a valid index.
     BarIndex::new(ioat::BAR).expect("BAR 0 exists")
+}
+
+fn stop_channels(bar: &Bar, channels: u8) -> Result<(), StartError> {
+    for channel in 0..channels {
+        let registers = bar.registers::<IoatChannelRegisters>(ioat::channel_offset(channel))?;
+        stop_channel(&registers).map_err(|source| StartError::Reset { channel, source })?;
+    }
+    Ok(())
 }
 
 fn read_facts(registers: &RegisterBlock<IoatRegisters>) -> Result<EngineFacts, StartError> {

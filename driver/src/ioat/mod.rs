@@ -105,8 +105,9 @@ pub struct Ioat {
 }
 
 impl Ioat {
-    /// Starts the device: checks the interface version, resets every channel, enables
-    /// interrupts, and turns bus mastering on last.
+    /// Starts the device: checks the interface version, resets every channel (and the
+    /// function, where a channel does not obey), enables interrupts, and turns bus mastering
+    /// on last.
     ///
     /// # Errors
     ///

@@ -1,0 +1,176 @@
+//! Starts, stops, channels side by side, and the kit.
+
+use core::time::Duration;
+use std::sync::{Arc, Mutex};
+
+use anyhow::Context as _;
+use vdk_driver::ioat::{ChannelError, CompletionMode, Ioat, OperationError, WaitError};
+use vdk_driver::kit::{Registry, Session};
+use vdk_firmware_stubs::{StubNode, StubOptions};
+use vdk_hal::address::Bdf;
+use vdk_hal::config::ConfigError;
+use vdk_hal::function::{OpenError, PciFunction, PciIdentity, PciNode};
+use vdk_iommu::{Bidirectional, DmaRegion};
+
+use crate::harness::*;
+
+#[test]
+fn a_hundred_starts_and_stops_leave_nothing_behind() {
+    let node = stub(StubOptions::default());
+    let mut numbers = Numbers(3);
+    for cycle in 0..100u32 {
+        let ioat = start(&node);
+        let memory: DmaRegion<Bidirectional> = region(&ioat, 1 << 16);
+        let depth = 1 + u32::try_from(numbers.below(300)).unwrap();
+        let mut channel = ioat.channel::<u32>(u8::try_from(cycle % 2).unwrap(), options(depth)).unwrap();
+        let operations = numbers.below(depth as usize + 1);
+        for owner in 0..operations {
+            let owner = u32::try_from(owner).unwrap();
+            channel.copy(&[segment((&memory, 0), (&memory, 4096), 100)], owner).unwrap();
+        }
+        // Sometimes finished, sometimes stopped in the middle.
+        if cycle % 3 == 0 {
+            channel.commit().unwrap();
+            let ends = channel.close().unwrap();
+            assert_eq!(ends.len(), operations);
+        } else {
+            assert_eq!(drain(&mut channel, CompletionMode::Adaptive).len(), operations);
+            drop(channel);
+        }
+        assert_eq!(ioat.domain().statistics().mappings, 1, "the buffer is left");
+        ioat.stop().unwrap();
+        drop(memory);
+        assert_eq!(ioat.domain().statistics().mappings, 0);
+    }
+    assert_eq!(node.iommu().faults(), []);
+    assert_eq!(node.driver_faults(), []);
+}
+
+#[test]
+fn channels_of_one_device_work_at_the_same_time() {
+    let node = stub(StubOptions { channels: 4, ..StubOptions::default() });
+    let ioat = start(&node);
+    let memory: Arc<DmaRegion<Bidirectional>> = Arc::new(region(&ioat, 1 << 20));
+    assert_eq!(ioat.facts().channels, 4);
+    std::thread::scope(|scope| {
+        for number in 0..4u8 {
+            let mut channel = ioat.channel::<usize>(number, options(31)).unwrap();
+            let memory = Arc::clone(&memory);
+            scope.spawn(move || {
+                let base = usize::from(number) << 18;
+                let mut ended = 0;
+                for round in 0..100 {
+                    let value = [number + 1; 64].map(|byte| byte.wrapping_mul(round));
+                    memory.write(base, &value).unwrap();
+                    for slot in 0..16usize {
+                        let to = base + 4096 + slot * 64;
+                        channel.copy(&[segment((&memory, base), (&memory, to), 64)], slot).unwrap();
+                    }
+                    let mode =
+                        if number % 2 == 0 { CompletionMode::Adaptive } else { CompletionMode::Interrupt };
+                    ended += drain(&mut channel, mode).len();
+                    let mut bytes = [0; 64];
+                    memory.read(base + 4096 + 15 * 64, &mut bytes).unwrap();
+                    assert_eq!(bytes, value);
+                }
+                assert_eq!(ended, 1600);
+            });
+        }
+    });
+    assert_eq!(node.driver_faults(), []);
+}
+
+#[test]
+fn doorbells_and_vectors_of_every_kind_serve() {
+    for mapped_doorbells in [true, false] {
+        let node = stub(StubOptions { mapped_doorbells, spin: Duration::ZERO, ..StubOptions::default() });
+        let ioat = start(&node);
+        let memory: DmaRegion<Bidirectional> = region(&ioat, 1 << 16);
+        let mut channel = ioat.channel::<u32>(0, options(15)).unwrap();
+        for value in 0..50 {
+            assert_usable(&mut channel, &memory, value);
+        }
+    }
+}
+
+#[test]
+fn the_kit_matches_starts_and_stops_the_driver() {
+    let registry = Registry::new().unwrap();
+    registry.register::<Ioat>().unwrap();
+    let node = stub(StubOptions::default());
+    let offered: Arc<dyn PciNode> = node.clone();
+    let running = registry.start::<Ioat>(&offered).unwrap();
+    assert_eq!(running.personality(), "ioat");
+    let channel = running.with(|ioat| ioat.channel::<u32>(0, options(15)).map_err(|error| error.to_string()));
+    let mut channel = channel.unwrap().unwrap();
+    let memory: DmaRegion<Bidirectional> = running.with(|ioat| region(ioat, 1 << 16)).unwrap();
+    assert_usable(&mut channel, &memory, 6);
+    channel.copy(&[segment((&memory, 0), (&memory, 4096), 64)], 1).unwrap();
+    let state = running.stop();
+    assert!(state.is_final(), "{state}");
+    let mut ends = Vec::new();
+    assert!(channel.recover(|end| ends.push((end.owner, end.result))).is_err());
+    assert_eq!(ends, [(1, Err(OperationError::Gone))]);
+    assert_eq!(node.driver_faults(), []);
+}
+/// A node that lets a test reach the function behind the driver's back.
+struct Tap {
+    node: Arc<StubNode>,
+    function: Mutex<Option<Arc<dyn PciFunction>>>,
+}
+
+impl PciNode for Tap {
+    fn name(&self) -> &str {
+        self.node.name()
+    }
+
+    fn address(&self) -> Bdf {
+        self.node.address()
+    }
+
+    fn identity(&self) -> Result<PciIdentity, ConfigError> {
+        self.node.identity()
+    }
+
+    fn open(&self) -> Result<Arc<dyn PciFunction>, OpenError> {
+        let function = self.node.open()?;
+        *self.function.lock().unwrap() = Some(Arc::clone(&function));
+        Ok(function)
+    }
+}
+
+#[test]
+fn bus_mastering_that_goes_off_stops_the_engine_and_not_the_driver() -> anyhow::Result<()> {
+    let node = stub(StubOptions::default());
+    let tap = Arc::new(Tap { node: Arc::clone(&node), function: Mutex::new(None) });
+    let opened: Arc<dyn PciNode> = tap.clone();
+    let ioat = Ioat::start(Session::open(&opened, "test")?)?;
+    let function = tap.function.lock().unwrap().clone().context("the driver opened it")?;
+    let memory: DmaRegion<Bidirectional> = region(&ioat, 1 << 16);
+    let mut channel = ioat.channel::<u32>(0, options(15))?;
+    function.set_bus_master(false)?;
+    channel.copy(&[segment((&memory, 0), (&memory, 4096), 64)], 1)?;
+    // It cannot write a completion word; it may or may not halt.
+    let error = loop {
+        match channel.wait(CompletionMode::Poll, SHORT) {
+            Ok(()) => drop(channel.poll(9, |end| panic!("{end:?}"))),
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        matches!(error, WaitError::TimedOut(_) | WaitError::Channel(ChannelError::Halted { .. })),
+        "{error}"
+    );
+    let mut ends = Vec::new();
+    let error = channel.recover(|end| ends.push((end.owner, end.result))).unwrap_err();
+    assert!(
+        matches!(error, ChannelError::TimedOut { .. } | ChannelError::Halted { .. }),
+        "it cannot start again: {error}"
+    );
+    assert_eq!(ends.len(), 1);
+    assert!(ends[0].1.is_err());
+    function.set_bus_master(true)?;
+    assert_eq!(recover(&mut channel), []);
+    assert_usable(&mut channel, &memory, 4);
+    Ok(())
+}

@@ -1,0 +1,6 @@
+//! The I/OAT driver on the emulated engine.
+
+mod chains;
+mod faults;
+mod harness;
+mod life;
