@@ -23,9 +23,8 @@
 //! # How a channel works
 //!
 //! 1. After a reset the driver writes CHANCMP with the address of the 8-byte completion
-//!    word, CHANCTRL, and CHAINADDR with the address of the first descriptor. The last two
-//!    are 64-bit registers that take **two 32-bit writes, low word first**; the write of
-//!    the upper word takes effect.
+//!    word, CHANCTRL, and CHAINADDR with the address of the first descriptor. CHANCMP and
+//!    CHAINADDR are 64-bit registers that take **two 32-bit writes, low word first**.
 //! 2. Descriptors are linked by `next`, usually to a circle. The engine follows `next`
 //!    and does not know where the circle ends.
 //! 3. DMACOUNT is the doorbell: it counts the descriptors that were made ready since
@@ -44,9 +43,10 @@
 //!    the last descriptor that was completed, so the next one is at fault. The driver
 //!    clears CHANERR by writing the ones back, resets the channel, and sets it up as in 1.
 //!    The count begins at zero again.
-//! 7. [`ChannelCommand::SUSPEND`] stops the engine between two descriptors. Writing
-//!    CHAINADDR and then DMACOUNT makes it run again, the count from zero.
-//!    [`ChannelCommand::RESET`] reads as set until the reset has ended.
+//! 7. [`ChannelCommand::SUSPEND`] stops the engine between two descriptors. As the drivers
+//!    of this device do it, a stopped channel runs again after CHAINADDR and then DMACOUNT
+//!    are written, the count from zero. [`ChannelCommand::RESET`] reads as set until the
+//!    reset has ended.
 
 mod descriptor;
 mod registers;

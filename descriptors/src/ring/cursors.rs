@@ -398,8 +398,8 @@ impl Run {
     /// The slots in order.
     #[inline]
     #[must_use]
-    pub fn slots(self) -> Slots {
-        Slots { next: self.first, rest: self.count, depth: self.depth }
+    pub fn slots(self) -> RunSlots {
+        RunSlots { next: self.first, rest: self.count, depth: self.depth }
     }
 
     /// The slot behind the run.
@@ -411,23 +411,23 @@ impl Run {
 
 impl IntoIterator for Run {
     type Item = u32;
-    type IntoIter = Slots;
+    type IntoIter = RunSlots;
 
     #[inline]
-    fn into_iter(self) -> Slots {
+    fn into_iter(self) -> RunSlots {
         self.slots()
     }
 }
 
 /// The slot numbers of a [`Run`].
 #[derive(Clone, Debug)]
-pub struct Slots {
+pub struct RunSlots {
     next: u32,
     rest: u32,
     depth: u32,
 }
 
-impl Iterator for Slots {
+impl Iterator for RunSlots {
     type Item = u32;
 
     #[inline]
@@ -466,10 +466,10 @@ macro_rules! ring_index {
             const BITS: u32 = <$type>::BITS;
 
             #[inline]
-            #[allow(clippy::cast_possible_truncation, clippy::allow_attributes, reason = "u64 is among the types")]
             fn truncate(count: u64) -> Self {
-                // CAST: keeps the low bits by contract.
-                count as $type
+                let mut low = [0; size_of::<$type>()];
+                low.copy_from_slice(&count.to_le_bytes()[..size_of::<$type>()]);
+                Self::from_le_bytes(low)
             }
 
             #[inline]

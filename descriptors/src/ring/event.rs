@@ -1,6 +1,11 @@
 //! When to ring, and how to go to sleep.
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::Ordering;
+#[cfg(not(loom))]
+use core::sync::atomic::fence;
+
+#[cfg(loom)]
+use loom::sync::atomic::fence;
 
 use super::RingIndex;
 

@@ -72,7 +72,9 @@ mod zero_based;
 pub use circle::{CircleError, CompletedError, DescriptorCircle};
 pub use completions::{CompletionError, Completions, Cookie, Full, LengthError, written_length};
 pub use consumer::Consumer;
-pub use cursors::{Cursors, DepthError, FreeRunning, IndexError, IndexKind, RingIndex, Run, Slots, Wrapped};
+pub use cursors::{
+    Cursors, DepthError, FreeRunning, IndexError, IndexKind, RingIndex, Run, RunSlots, Wrapped,
+};
 pub use event::{arm_then_look, need_ring};
 pub use in_order::InOrder;
 pub use phase::{Head, PhaseBit, PhaseConsumer, PhasePosition};
