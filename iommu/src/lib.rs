@@ -10,6 +10,8 @@
 //!   [`DmaRegion`], which owns mapping and memory and has its [`Direction`] in the type;
 //!   [`DmaGroup`] is several pieces at contiguous addresses, [`PendingRegion`] memory that
 //!   waits for a device.
+//! - [`DmaPool`]: [`DmaBuffer`]s cut from large slabs that stay mapped, and
+//!   [`PoolTranslation`], their addresses by page.
 //! - [`soft`]: a software IOMMU for emulated devices.
 
 #![forbid(unsafe_code)]
@@ -19,10 +21,12 @@ mod direction;
 mod domain;
 mod group;
 mod pending;
+mod pool;
 mod region;
 pub mod soft;
 mod space;
 mod split;
+mod translation;
 mod width;
 
 pub use allocator::{
@@ -32,6 +36,8 @@ pub use direction::{Bidirectional, CpuReads, CpuWrites, Direction, FromDevice, T
 pub use domain::{Domain, DomainError, DomainStatistics, locked_memory_needed};
 pub use group::DmaGroup;
 pub use pending::PendingRegion;
+pub use pool::{DmaBuffer, DmaPool, PoolError, PoolOptions, PoolStatistics, SlabCounts};
 pub use region::{DmaRegion, DmaSegment};
 pub use split::{Piece, Pieces, SplitError, split};
+pub use translation::{PoolTranslation, Untranslated};
 pub use width::AddressWidth;

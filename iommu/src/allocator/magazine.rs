@@ -15,75 +15,90 @@ pub(super) struct Cached {
 #[derive(Debug)]
 pub(super) struct Magazines {
     stacks: Vec<Vec<Cached>>,
-    units: u64,
-    ranges: usize,
 }
 
 impl Magazines {
     pub(super) fn new() -> Self {
-        let stacks = (0..STACKS).map(|_| Vec::with_capacity(DEPTH)).collect();
-        Self { stacks, units: 0, ranges: 0 }
+        Self { stacks: (0..STACKS).map(|_| Vec::with_capacity(DEPTH)).collect() }
     }
 
     /// How many ranges are kept.
     pub(super) fn ranges(&self) -> usize {
-        self.ranges
+        self.stacks.iter().map(Vec::len).sum()
     }
 
     /// How many units they have together.
     pub(super) fn units(&self) -> u64 {
-        self.units
+        // CAST: at most `DEPTH`.
+        (0..).zip(&self.stacks).map(|(index, stack)| units_of(index) * stack.len() as u64).sum()
     }
 
     /// Takes the latest range of exactly `units` that `fits` by its first unit.
     #[inline]
     pub(super) fn take(&mut self, units: u64, fits: impl Fn(u64) -> bool) -> Option<Cached> {
-        let stack = self.stacks.get_mut(stack_of(units)?)?;
-        let found = match stack.last() {
-            None => return None,
-            Some(range) if fits(range.start) => stack.pop(),
-            Some(_) => {
-                let index = stack.iter().rposition(|range| fits(range.start))?;
-                Some(stack.remove(index))
-            }
-        };
-        self.units -= units;
-        self.ranges -= 1;
-        found
+        let stack = self.stacks.get_mut(stack_of(units))?;
+        let range = stack.pop()?;
+        if fits(range.start) {
+            return Some(range);
+        }
+        stack.push(range);
+        let index = stack.iter().rposition(|range| fits(range.start))?;
+        Some(stack.swap_remove(index))
     }
 
     /// Keeps a range of `units`; `false` when its size is not kept or there is no room.
     #[inline]
     pub(super) fn put(&mut self, units: u64, range: Cached) -> bool {
-        let stack = stack_of(units).and_then(|index| self.stacks.get_mut(index));
-        let Some(stack) = stack.filter(|stack| stack.len() < DEPTH) else { return false };
-        stack.push(range);
-        self.units += units;
-        self.ranges += 1;
-        true
+        let stack = self.stacks.get_mut(stack_of(units)).filter(|stack| stack.len() < DEPTH);
+        stack.map(|stack| stack.push(range)).is_some()
     }
 
     /// Empties all stacks.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = NodeId> {
-        self.units = 0;
-        self.ranges = 0;
         self.stacks.iter_mut().flat_map(|stack| stack.drain(..)).map(|range| range.node)
     }
 }
 
+/// The stack for a size; beyond the last one for sizes that are not kept.
 #[inline]
-fn stack_of(units: u64) -> Option<usize> {
-    let index = match units {
-        0 => return None,
-        1..=32 => units - 1,
-        _ if units.is_power_of_two() && units <= 1 << 18 => 32 + u64::from(units.ilog2()) - 6,
-        _ => return None,
-    };
-    usize::try_from(index).ok()
+#[expect(clippy::cast_possible_truncation, reason = "small numbers")]
+fn stack_of(units: u64) -> usize {
+    if units <= SINGLE {
+        // CAST: at most 32. Zero wraps to beyond the last.
+        (units as usize).wrapping_sub(1)
+    } else if units.is_power_of_two() {
+        // CAST: at most 63.
+        units.ilog2() as usize + 26
+    } else {
+        usize::MAX
+    }
 }
+
+/// The size that a stack keeps.
+fn units_of(stack: u32) -> u64 {
+    if u64::from(stack) < SINGLE { u64::from(stack) + 1 } else { 1 << (stack - 26) }
+}
+
+/// Sizes up to this one have a stack each.
+const SINGLE: u64 = 32;
 
 /// 1 to 32, then 2^6 to 2^18.
 const STACKS: usize = 32 + 13;
 
 /// How many ranges of one size are kept.
 const DEPTH: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_stack_keeps_one_size() {
+        for stack in 0..45u32 {
+            assert_eq!(stack_of(units_of(stack)), stack as usize);
+        }
+        for units in [0, 33, 63, 65, 1 << 19, u64::MAX] {
+            assert!(stack_of(units) >= STACKS, "{units}");
+        }
+    }
+}

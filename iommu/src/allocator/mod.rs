@@ -46,8 +46,6 @@ pub struct IovaAllocator {
     identity: u32,
     /// Whether a range in use may be outside the usable ranges.
     stranded: bool,
-    live: usize,
-    live_units: u64,
     hits: u64,
     misses: u64,
 }
@@ -66,8 +64,6 @@ impl IovaAllocator {
             placement,
             identity,
             stranded: false,
-            live: 0,
-            live_units: 0,
             hits: 0,
             misses: 0,
         };
@@ -94,7 +90,18 @@ impl IovaAllocator {
     /// [`OutOfIova`] when no hole fits.
     #[inline]
     pub fn allocate(&mut self, length: ByteLength, limit: Iova) -> Result<IovaAllocation, OutOfIova> {
-        self.allocate_aligned(length, ByteLength::new(1), limit)
+        let page_mask = self.page.as_u64() - 1;
+        // A length that wraps becomes zero, which no magazine keeps.
+        let units = (length.as_u64().wrapping_add(page_mask) & !page_mask) >> UNIT_SHIFT;
+        // What the magazines keep is naturally aligned.
+        let last_of = |start: u64| (start << UNIT_SHIFT) + ((units << UNIT_SHIFT) - 1);
+        match self.magazines.take(units, |start| last_of(start) <= limit.as_u64()) {
+            Some(Cached { start, node }) => {
+                self.hits += 1;
+                Ok(self.hand_out(start, start + (units - 1), node))
+            }
+            None => self.allocate_from_space(length, ByteLength::new(1), limit),
+        }
     }
 
     /// Takes `length` bytes as [`allocate`](Self::allocate), aligned to `alignment` too,
@@ -103,25 +110,17 @@ impl IovaAllocator {
     /// # Errors
     ///
     /// [`OutOfIova`] when no hole fits.
-    #[inline]
     pub fn allocate_aligned(
         &mut self,
         length: ByteLength,
         alignment: ByteLength,
         limit: Iova,
     ) -> Result<IovaAllocation, OutOfIova> {
-        let Some(request) = self.request(length, alignment, limit) else {
-            return Err(self.exhausted(length, alignment, limit));
-        };
-        let Request { units, alignment: mask, limit: last, .. } = request;
-        // The page of the limit is usable only as a whole, which `request` has seen to.
-        let fits = |start: u64| start & (mask - 1) == 0 && start + (units - 1) <= last;
-        if let Some(Cached { start, node }) = self.magazines.take(units, fits) {
-            self.hits += 1;
-            return Ok(self.hand_out(start, start + (units - 1), node));
+        if alignment <= self.page {
+            self.allocate(length, limit)
+        } else {
+            self.allocate_from_space(length, alignment, limit)
         }
-        self.misses += 1;
-        self.allocate_from_space(&request).ok_or_else(|| self.exhausted(length, alignment, limit))
     }
 
     /// Takes exactly `range`, which must be whole pages and not above `limit`.
@@ -166,8 +165,6 @@ impl IovaAllocator {
         }
         let start = allocation.range.start().as_u64() >> UNIT_SHIFT;
         let units = (allocation.range.last().as_u64() >> UNIT_SHIFT) - start + 1;
-        self.live -= 1;
-        self.live_units -= units;
         let natural = natural_alignment(units) - 1;
         let node = allocation.node;
         let reusable = start & natural == 0 && !self.stranded;
@@ -193,11 +190,13 @@ impl IovaAllocator {
     /// What the allocator has done and has left.
     #[must_use]
     pub fn statistics(&self) -> AllocatorStatistics {
+        let ((used, used_units), cached) = (self.space.used(), self.magazines.ranges());
+        let cached_units = self.magazines.units();
         AllocatorStatistics {
-            live: self.live,
-            live_bytes: bytes(self.live_units),
-            cached: self.magazines.ranges(),
-            free_bytes: bytes(self.space.free_units().saturating_add(self.magazines.units())),
+            live: used - cached,
+            live_bytes: bytes(used_units - cached_units),
+            cached,
+            free_bytes: bytes(self.space.free_units() + cached_units),
             holes: self.space.holes(),
             largest_hole: bytes(self.space.largest_hole(u64::MAX)),
             hits: self.hits,
@@ -206,7 +205,6 @@ impl IovaAllocator {
     }
 
     /// The request in units; `None` when it fits no space at all.
-    #[inline]
     fn request(&self, length: ByteLength, alignment: ByteLength, limit: Iova) -> Option<Request> {
         let page_mask = self.page.as_u64() - 1;
         let rounded = length.as_u64().max(1).checked_add(page_mask)? & !page_mask;
@@ -224,23 +222,27 @@ impl IovaAllocator {
 
     #[cold]
     #[inline(never)]
-    fn allocate_from_space(&mut self, request: &Request) -> Option<IovaAllocation> {
-        let node = match self.space.allocate(request) {
-            Some(node) => node,
-            None if self.magazines.ranges() == 0 => return None,
-            None => {
-                self.flush();
-                self.space.allocate(request)?
-            }
+    fn allocate_from_space(
+        &mut self,
+        length: ByteLength,
+        alignment: ByteLength,
+        limit: Iova,
+    ) -> Result<IovaAllocation, OutOfIova> {
+        self.misses += 1;
+        let Some(request) = self.request(length, alignment, limit) else {
+            return Err(self.exhausted(length, alignment, limit));
         };
+        let node = self.space.allocate(&request).or_else(|| {
+            self.flush();
+            self.space.allocate(&request)
+        });
+        let Some(node) = node else { return Err(self.exhausted(length, alignment, limit)) };
         let (start, last) = self.space.bounds(node);
-        Some(self.hand_out(start, last, node))
+        Ok(self.hand_out(start, last, node))
     }
 
     #[inline]
-    fn hand_out(&mut self, start: u64, last: u64, node: NodeId) -> IovaAllocation {
-        self.live += 1;
-        self.live_units += last - start + 1;
+    fn hand_out(&self, start: u64, last: u64, node: NodeId) -> IovaAllocation {
         // PANIC: units of the space are below 2^52, and `start <= last`.
         let range = range_of(start, last).expect("units of the space are addresses");
         IovaAllocation { range, node, owner: self.identity }

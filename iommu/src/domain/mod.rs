@@ -38,6 +38,9 @@ impl Domain {
     /// A new address space over `mapper`, low addresses first. It counts as attached if the
     /// mapper has usable ranges already.
     ///
+    /// A mapper belongs to one address space: a second one over it would choose the same
+    /// addresses and be refused. Clone the domain, or make a view of it.
+    ///
     /// # Errors
     ///
     /// [`DomainError::Geometry`].

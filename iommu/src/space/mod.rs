@@ -45,6 +45,8 @@ pub(crate) struct Space {
     classes: ClassSet,
     ranges: Vec<(u64, u64)>,
     free_units: u64,
+    used_ranges: usize,
+    used_units: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,12 +81,19 @@ impl Space {
             classes: ClassSet::new(),
             ranges: Vec::new(),
             free_units: 0,
+            used_ranges: 0,
+            used_units: 0,
         }
     }
 
     /// How many units are free.
     pub(crate) fn free_units(&self) -> u64 {
         self.free_units
+    }
+
+    /// How many ranges are in use, and how many units they have.
+    pub(crate) fn used(&self) -> (usize, u64) {
+        (self.used_ranges, self.used_units)
     }
 
     /// How many holes there are.
@@ -111,6 +120,12 @@ impl Space {
         } else {
             self.by_last.values().map(clipped).max().unwrap_or(0)
         }
+    }
+
+    /// Adds a free range that touches no other, from `start` to `last`.
+    pub(crate) fn add_range(&mut self, start: u64, last: u64) {
+        self.ranges.push((start, last));
+        self.add_hole(start, last);
     }
 
     /// Replaces the ranges. Used ranges keep their node; those no longer inside are
@@ -150,6 +165,8 @@ impl Space {
     /// Gives a used range back and merges it with the holes beside it.
     pub(crate) fn free(&mut self, id: NodeId) {
         let Node { start, last, below, above, state, .. } = *self.node(id);
+        self.used_ranges -= 1;
+        self.used_units -= last - start + 1;
         if state == State::Stranded {
             self.discard(id);
             self.rebuild();
@@ -208,6 +225,8 @@ impl Space {
         let Node { start: hole_start, last: hole_last, below, above, .. } = *self.node(hole);
         debug_assert!(hole_start <= start && start <= last && last <= hole_last);
         self.free_units -= last - start + 1;
+        self.used_units += last - start + 1;
+        self.used_ranges += 1;
         // The node of the hole keeps its last unit if it can, since that is its key.
         let used = if last < hole_last {
             let used = self.new_node(start, last, State::Used);

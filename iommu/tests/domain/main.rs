@@ -5,6 +5,7 @@ mod faults;
 mod limits;
 mod mapper;
 mod model;
+mod pool;
 mod regions;
 
 use std::sync::Arc;
