@@ -35,4 +35,5 @@ pub mod memory;
 pub mod mmio;
 pub mod poll;
 pub mod reset;
+mod sync;
 pub mod sysfs;

@@ -34,6 +34,7 @@ use thiserror::Error;
 
 use super::SharedMemory;
 use super::copy::{copy_bytes, load_word, store_word};
+use super::epoch::{BurstLine, Epoch};
 use crate::barrier;
 use crate::mmio::RegisterValue;
 use crate::poll::{Deadline, Pace, SystemClock, TimedOut, poll_until};
@@ -41,8 +42,8 @@ use crate::poll::{Deadline, Pace, SystemClock, TimedOut, poll_until};
 /// A set of registrations and of the readers that may reach them.
 #[derive(Debug)]
 pub struct AccessDomain {
-    epoch: Arc<Line>,
-    readers: Mutex<Vec<Arc<Line>>>,
+    epoch: Epoch,
+    readers: Mutex<Vec<Arc<BurstLine>>>,
 }
 
 impl AccessDomain {
@@ -50,7 +51,7 @@ impl AccessDomain {
     #[must_use]
     pub fn new() -> Arc<Self> {
         barrier::prepare();
-        Arc::new(Self { epoch: Arc::new(Line::new(next_epoch())), readers: Mutex::default() })
+        Arc::new(Self { epoch: Epoch::new(next_epoch()), readers: Mutex::default() })
     }
 
     /// Registers memory so that readers of this domain can be given tokens for it.
@@ -62,7 +63,7 @@ impl AccessDomain {
     /// A reader, for one device thread.
     #[must_use]
     pub fn reader(self: &Arc<Self>) -> AccessReader {
-        let burst = Arc::new(Line::new(0));
+        let burst = Arc::new(BurstLine::new());
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&burst));
         AccessReader { domain: Arc::clone(self), burst }
     }
@@ -74,24 +75,14 @@ impl AccessDomain {
     /// [`TimedOut`] when a burst does not end within 2 s. The tokens are stale even then,
     /// but the burst may still be using one.
     pub fn revoke_tokens(&self) -> Result<(), TimedOut> {
-        // ORDERING: SeqCst store before `heavy` and the loads below; pairs with `begin`,
-        // which stores its burst before it loads the epoch.
-        self.epoch.0.store(next_epoch(), Ordering::SeqCst);
-        barrier::heavy();
+        self.epoch.advance(next_epoch());
         let readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let clock = SystemClock::new();
         let deadline = Deadline::after(&clock, Duration::from_secs(2));
         for reader in readers {
-            // ORDERING: Acquire pairs with the Release stores in `begin` and `end`, so that
-            // all accesses of an ended burst happen before the revocation returns.
-            let seen = reader.0.load(Ordering::Acquire);
-            if seen & IN_BURST == 0 {
-                continue;
-            }
+            let Some(seen) = reader.burst() else { continue };
             poll_until(&clock, deadline, Pace::FAST, "the end of a device's burst", || {
-                // ORDERING: Acquire, as above.
-                let now = reader.0.load(Ordering::Acquire);
-                Ok::<_, TimedOut>((now != seen).then_some(()))
+                Ok::<_, TimedOut>(reader.has_ended(seen).then_some(()))
             })?;
         }
         Ok(())
@@ -152,7 +143,7 @@ impl Drop for Registration {
 #[derive(Debug)]
 pub struct AccessReader {
     domain: Arc<AccessDomain>,
-    burst: Arc<Line>,
+    burst: Arc<BurstLine>,
 }
 
 impl AccessReader {
@@ -172,37 +163,17 @@ impl AccessReader {
         AccessHold { _reader: self }
     }
 
-    /// Makes the line odd with a value it did not have, and returns the epoch loaded after
-    /// that. A burst that is still marked was forgotten or is being renewed: it uses no
-    /// token any more, and its end is announced by the change.
+    /// The reader is borrowed mutably or owned: it is the only one to begin and to end.
     #[inline(always)]
     fn begin(&mut self) -> u64 {
-        // ORDERING: Relaxed load; this thread is the only writer of its line.
-        let count = self.burst.0.load(Ordering::Relaxed);
-        // ORDERING: Release pairs with the Acquire loads in `revoke_tokens`, for the end of
-        // an earlier burst; ordered before the load of the epoch by `light`, which pairs
-        // with `heavy` in `revoke_tokens`.
-        self.burst.0.store(count.wrapping_add(1) | IN_BURST, Ordering::Release);
-        barrier::light();
-        // ORDERING: Acquire pairs with the store in `revoke_tokens`, so that what was
-        // registered since is seen.
-        self.domain.epoch.0.load(Ordering::Acquire)
-    }
-
-    /// Makes the line even: no burst is under way.
-    #[inline(always)]
-    fn end(&mut self) {
-        // ORDERING: Relaxed load; this thread is the only writer of its line.
-        let count = self.burst.0.load(Ordering::Relaxed);
-        // ORDERING: Release pairs with the Acquire loads in `revoke_tokens`.
-        self.burst.0.store(count.wrapping_add(1) & !IN_BURST, Ordering::Release);
+        self.burst.begin(&self.domain.epoch)
     }
 }
 
 impl Drop for AccessReader {
     fn drop(&mut self) {
         // A hold, or a burst that was forgotten, ends here.
-        self.end();
+        self.burst.end();
         let mut readers = self.domain.readers.lock().unwrap_or_else(PoisonError::into_inner);
         readers.retain(|reader| !Arc::ptr_eq(reader, &self.burst));
     }
@@ -378,7 +349,7 @@ impl AccessBurst<'_> {
 impl Drop for AccessBurst<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.reader.end();
+        self.reader.burst.end();
     }
 }
 
@@ -425,25 +396,12 @@ impl fmt::Debug for AccessToken {
 #[error("the access is outside what the token covers, or the token is no longer valid")]
 pub struct Stale;
 
-/// A counter on cache lines of its own.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Line(AtomicU64);
-
-impl Line {
-    const fn new(value: u64) -> Self {
-        Self(AtomicU64::new(value))
-    }
-}
-
 fn next_epoch() -> u64 {
     // ORDERING: Relaxed; only uniqueness matters. 2^64 revocations do not happen.
     NEXT_EPOCH.fetch_add(1, Ordering::Relaxed)
 }
 
 static NEXT_EPOCH: AtomicU64 = AtomicU64::new(1);
-
-const IN_BURST: u64 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -525,7 +483,7 @@ mod tests {
         let mut reader = domain.reader();
         core::mem::forget(reader.enter());
         let burst = reader.enter();
-        assert_eq!(burst.reader.burst.0.load(Ordering::Relaxed) & IN_BURST, IN_BURST);
+        assert!(burst.reader.burst.burst().is_some());
         let (timeout, registration) = registration.revoke().unwrap_err();
         assert_eq!(timeout.what, "the end of a device's burst");
         drop(burst);

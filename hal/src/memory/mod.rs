@@ -18,6 +18,7 @@
 
 pub mod access;
 mod copy;
+mod epoch;
 mod fault;
 mod fault_table;
 mod guarded;

@@ -3,11 +3,11 @@
 // UNSAFETY: a volatile store to a checked address.
 #![expect(unsafe_code, reason = "a volatile store to a checked address")]
 
-use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
 use std::sync::Arc;
 
 use super::RegisterValue;
+use super::sleep_flag::SleepFlag;
 use crate::bar::{Bar, BarError};
 use crate::barrier::{self, DoorbellToken};
 use crate::interrupt::EventFd;
@@ -91,7 +91,7 @@ impl<T: RegisterValue> Doorbell<T> {
 /// while the device is awake.
 #[derive(Debug)]
 pub struct Kick {
-    sleeping: AtomicU32,
+    sleeping: SleepFlag,
     event: EventFd,
 }
 
@@ -103,16 +103,13 @@ impl Kick {
     /// What `eventfd(2)` reports.
     pub fn new() -> io::Result<Arc<Self>> {
         barrier::prepare();
-        Ok(Arc::new(Self { sleeping: AtomicU32::new(0), event: EventFd::new()? }))
+        Ok(Arc::new(Self { sleeping: SleepFlag::new(), event: EventFd::new()? }))
     }
 
     /// The driver's half, after a write to a doorbell.
     #[inline(always)]
     pub fn after_write(&self) {
-        barrier::light();
-        // ORDERING: Relaxed; ordered after the doorbell write by `light`, which pairs with
-        // `heavy` in `prepare_sleep`.
-        if self.sleeping.load(Ordering::Relaxed) != 0 {
+        if self.sleeping.may_sleep() {
             self.wake();
         }
     }
@@ -120,8 +117,7 @@ impl Kick {
     /// Wakes the device if it sleeps or is about to.
     #[cold]
     pub fn wake(&self) {
-        // ORDERING: AcqRel; of many wakers one writes the event.
-        if self.sleeping.swap(0, Ordering::AcqRel) != 0 {
+        if self.sleeping.claim_wake() {
             self.event.signal(1);
         }
     }
@@ -129,15 +125,12 @@ impl Kick {
     /// The device's half: call it, look at every doorbell once more, and only if there is
     /// nothing [`sleep`](Self::sleep).
     pub fn prepare_sleep(&self) {
-        // ORDERING: SeqCst store before `heavy` and the caller's second look.
-        self.sleeping.store(1, Ordering::SeqCst);
-        barrier::heavy();
+        self.sleeping.prepare();
     }
 
     /// The device found work at the second look.
     pub fn cancel_sleep(&self) {
-        // ORDERING: Relaxed; a waker that still sees it writes an event too many.
-        self.sleeping.store(0, Ordering::Relaxed);
+        self.sleeping.cancel();
     }
 
     /// Sleeps until woken or for `timeout` at most; returns whether it was woken.

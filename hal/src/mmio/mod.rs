@@ -8,6 +8,7 @@
 mod block;
 mod doorbell;
 mod register;
+mod sleep_flag;
 mod value;
 
 pub use block::{MappedBlock, RegisterBlock};
