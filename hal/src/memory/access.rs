@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
 use super::SharedMemory;
-use super::copy::{copy_bytes, load_word, store_word};
+use super::copy::{copy_bytes, fill_pattern, load_word, store_word};
 use super::epoch::{BurstLine, Epoch};
 use crate::barrier;
 use crate::mmio::RegisterValue;
@@ -270,6 +270,19 @@ impl AccessBurst<'_> {
         Ok(())
     }
 
+    /// Sets `length` bytes to the bytes of `pattern`, lowest first, over and over.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn fill(&self, token: &AccessToken, offset: usize, length: usize, pattern: u64) -> Result<(), Stale> {
+        let destination = self.pointer(token, offset, length)?;
+        // SAFETY: `pointer` proved the range valid until the burst ends.
+        unsafe { fill_pattern(destination, length, pattern) };
+        Ok(())
+    }
+
     /// Loads an aligned word in one access.
     ///
     /// # Errors
@@ -426,6 +439,11 @@ mod tests {
         assert_eq!(burst.load::<u64>(&token, 4001, Ordering::Relaxed), Err(Stale));
         assert_eq!(burst.load::<u16>(&token, 4094, Ordering::Relaxed), Ok(0x0505));
         assert_eq!(burst.load::<u16>(&token, 4095, Ordering::Relaxed), Err(Stale));
+        burst.fill(&token, 1, 19, 0x0807_0605_0403_0201).unwrap();
+        assert_eq!(burst.fill(&token, 4090, 7, 0), Err(Stale));
+        let mut bytes = [9; 22];
+        burst.read(&token, 0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 0, 0]);
         drop(burst);
         assert_eq!(reader.enter().read(&token, 0, &mut [0; 8]), Ok(()));
         drop(second);

@@ -31,6 +31,28 @@ pub(super) unsafe fn copy_bytes(source: *const u8, destination: *mut u8, length:
     }
 }
 
+/// Sets `length` bytes to the bytes of `pattern`, lowest first, over and over.
+///
+/// # Safety
+///
+/// `destination` is valid for `length` bytes of writes, and no Rust reference to the range
+/// is live elsewhere.
+#[inline(always)]
+pub(super) unsafe fn fill_pattern(destination: *mut u8, length: usize, pattern: u64) {
+    let bytes = pattern.to_le_bytes();
+    let whole = length - length % bytes.len();
+    for at in (0..whole).step_by(bytes.len()) {
+        // SAFETY: `at + 8 <= whole <= length`.
+        let word = unsafe { destination.add(at) };
+        // SAFETY: the caller's contract; `[u8; 8]` has no alignment.
+        unsafe { word.cast::<[u8; 8]>().write(bytes) };
+    }
+    // SAFETY: `whole <= length`.
+    let tail = unsafe { destination.add(whole) };
+    // SAFETY: the caller's contract; the rest is shorter than the pattern, which is a local.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), tail, length - whole) };
+}
+
 /// Sets `length` bytes of `memory` from `offset` to `value`.
 ///
 /// # Errors
