@@ -16,8 +16,9 @@ use vdk_hal::memory::{Pages, PinnedMemory, SharedMemory};
 use vdk_iommu::soft::{BusMaster, BusMasterGate, SoftDomain, SoftIommu, SoftIommuOptions};
 
 fn main() {
-    println!("{:<58}{:>12}{:>12}{:>8}", "", "ns", "memcpy ns", "ratio");
+    println!("{:<58}{:>12}{:>12}{:>8}", "", "ns", "plain ns", "ratio");
     copies();
+    fills();
     streams();
     bursts();
     misses();
@@ -63,6 +64,32 @@ fn copies() {
             (source, destination) = (from.try_into_pinned().unwrap(), to.try_into_pinned().unwrap());
         }
         row(&format!("burst: copy {length} B, {count} places, last-hit"), translated, Some(plain));
+    }
+}
+
+/// Fills inside one burst, beside a fill of private memory.
+fn fills() {
+    let machine = Machine::new();
+    machine.allocate(TO, 16);
+    let mut device = machine.device();
+    let mut private = vec![0u64; 8192];
+    for length in [64u64, 4096, 65536] {
+        let (mut plain, mut translated) = (Duration::MAX, Duration::MAX);
+        for _ in 0..REPETITIONS * 10 {
+            let words = usize::try_from(length / 8).unwrap();
+            plain = plain.min(time(256, || {
+                for word in 0..256 {
+                    black_box(&mut private[..words]).fill(black_box(word));
+                }
+            }));
+            translated = translated.min(time(256, || {
+                let mut burst = device.burst().unwrap();
+                for word in 0..256 {
+                    burst.fill(black_box(TO), length, black_box(word)).unwrap();
+                }
+            }));
+        }
+        row(&format!("burst: fill {length} B (beside: [u64]::fill)"), translated, Some(plain));
     }
 }
 

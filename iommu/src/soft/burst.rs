@@ -10,7 +10,6 @@ use vdk_hal::mmio::RegisterValue;
 use super::bus_master::Port;
 use super::fault::{FaultReason, TranslationFault};
 use super::iotlb::{Iotlb, Stream};
-use super::parts::Part;
 
 /// After how many bytes a burst renews itself, so that a revocation can go on and a closed
 /// gate is seen: 256 KiB. An access counts 64 bytes at least.
@@ -84,31 +83,12 @@ impl<'device> Burst<'device> {
     /// # Errors
     ///
     /// The [`TranslationFault`] at the first address that cannot be written.
+    #[inline]
     pub fn fill(&mut self, address: Iova, length: u64, pattern: u64) -> Result<(), TranslationFault> {
-        let mut block = [0; FILL_BLOCK + 8];
-        let words = usize::try_from(length).unwrap_or(usize::MAX).div_ceil(8).saturating_add(1);
-        for word in block.as_chunks_mut().0.iter_mut().take(words) {
-            *word = pattern.to_le_bytes();
+        if self.spend(length) && self.fill_by_last(address, length, pattern) {
+            return Ok(());
         }
-        let mut part = Part::new(self.port, address, length, true)?;
-        while let Some(address) = part.address() {
-            let (translation, most) = self.locate(Stream::Write, address, part.left)?;
-            let mut offset = translation.offset(address);
-            let mut left = most;
-            while left > 0 {
-                let count = left.min(FILL_BLOCK);
-                // The part may begin in the middle of a pattern.
-                let phase = part.phase();
-                let bytes = block.get(phase..phase + count).unwrap_or_default();
-                self.access
-                    .write(&translation.token, offset, bytes)
-                    .map_err(|_| self.port.fault(FaultReason::NotMapped, address, true))?;
-                part.advance(count);
-                offset += count;
-                left -= count;
-            }
-        }
-        Ok(())
+        self.fill_anew(address, length, pattern)
     }
 
     /// Loads a word in one access, with Acquire order.
@@ -248,6 +228,13 @@ impl<'device> Burst<'device> {
     }
 
     #[inline(always)]
+    pub(super) fn fill_by_last(&self, address: Iova, length: u64, pattern: u64) -> bool {
+        let last = self.iotlb.last(Stream::Write);
+        let (token, offset) = (&last.token, last.offset(address));
+        usize::try_from(length).is_ok_and(|length| self.access.fill(token, offset, length, pattern).is_ok())
+    }
+
+    #[inline(always)]
     pub(super) fn copy_by_last(&self, destination: Iova, source: Iova, length: u64) -> bool {
         let from = self.iotlb.last(Stream::CopySource);
         let to = self.iotlb.last(Stream::CopyDestination);
@@ -284,6 +271,3 @@ pub(super) const ACCESS_COST: u64 = 64;
 
 /// What a burst may spend: one access of the full length.
 const BUDGET: u64 = BURST_BYTES + ACCESS_COST;
-
-/// How many bytes of a pattern are made at once; a multiple of 8.
-const FILL_BLOCK: usize = 1024;

@@ -183,3 +183,136 @@ const PAGE_BITS: u32 = 12;
 const INDEX_BITS: u32 = 9;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 const ENTRIES: usize = 1 << INDEX_BITS;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use vdk_hal::address::ByteLength;
+
+    impl PageTable {
+        fn tables(&self) -> usize {
+            self.root.tables()
+        }
+    }
+
+    impl Table {
+        fn tables(&self) -> usize {
+            let below = self.entries.iter().map(|entry| match entry {
+                Entry::Table(table) => table.tables(),
+                Entry::Empty | Entry::Leaf(_) => 0,
+            });
+            1 + below.sum::<usize>()
+        }
+    }
+
+    fn range(start: u64, length: u64) -> IovaRange {
+        IovaRange::new(Iova::new(start), ByteLength::new(length)).unwrap()
+    }
+
+    const ALL: u64 = K4 | M2 | G1;
+    const K4: u64 = 1 << 12;
+    const M2: u64 = 1 << 21;
+    const G1: u64 = 1 << 30;
+    const TOP_48: Iova = Iova::new((1 << 48) - 1);
+
+    #[test]
+    fn leaves_are_as_large_as_alignment_and_length_allow() {
+        let sizes = |start, length, page_sizes| -> Vec<(u64, u32)> {
+            leaves(range(start, length), page_sizes).collect()
+        };
+        assert_eq!(sizes(G1, G1, ALL), [(G1, 2)]);
+        assert_eq!(sizes(G1 - M2, G1 + 2 * M2, ALL), [(G1 - M2, 1), (G1, 2), (2 * G1, 1)]);
+        assert_eq!(sizes(M2 - K4, M2 + 2 * K4, ALL), [(M2 - K4, 0), (M2, 1), (2 * M2, 0)]);
+        assert_eq!(sizes(M2, M2, K4).len(), 512);
+        assert_eq!(sizes(0, M2 - K4, ALL).len(), 511);
+        let top = u64::MAX - (M2 - 1);
+        assert_eq!(sizes(top, M2, ALL), [(top, 1)]);
+    }
+
+    #[test]
+    fn a_gigabyte_takes_one_leaf_and_three_tables() {
+        let mut table = PageTable::new(TOP_48, ALL);
+        table.insert(range(4 * G1, 2 * G1), 7);
+        assert_eq!(table.tables(), 2);
+        for (address, mapping) in
+            [(4 * G1 - 1, None), (4 * G1, Some(7)), (6 * G1 - 1, Some(7)), (6 * G1, None), (1 << 48, None)]
+        {
+            assert_eq!(table.lookup(Iova::new(address)), mapping, "{address:#x}");
+        }
+        // The bits above the table's reach do not wrap around.
+        assert_eq!(table.lookup(Iova::new((1 << 48) + 4 * G1)), None);
+        assert_eq!(table.first_in(range((1 << 48) + 4 * G1, K4)), None);
+        assert_eq!(table.first_in(range(0, u64::MAX)), Some(7));
+        table.remove(range(4 * G1, 2 * G1));
+        assert_eq!((table.tables(), table.first_in(range(0, u64::MAX))), (1, None));
+    }
+
+    #[test]
+    fn the_table_grows_with_the_usable_addresses() {
+        for (highest, levels) in [(0, 4), ((1 << 48) - 1, 4), (1 << 48, 5), (1 << 57, 6), (u64::MAX, 6)] {
+            assert_eq!(PageTable::new(Iova::new(highest), ALL).levels, levels, "{highest:#x}");
+        }
+        let mut table = PageTable::new(Iova::new(u64::MAX), ALL);
+        table.insert(range(u64::MAX - (K4 - 1), K4), 1);
+        assert_eq!(table.tables(), 6);
+        assert_eq!(table.lookup(Iova::new(u64::MAX)), Some(1));
+        assert_eq!(table.lookup(Iova::new(u64::MAX - K4)), None);
+    }
+
+    /// Places around the boundaries of each level.
+    fn place() -> impl Strategy<Value = (u64, u64)> {
+        let corner = prop_oneof![
+            Just(0),
+            Just(M2),
+            Just(G1 - M2),
+            Just(G1),
+            Just(3 * G1),
+            Just((1 << 39) - M2),
+            Just((1 << 48) - 2 * G1)
+        ];
+        let length = prop_oneof![1..4u64, 510..515u64, Just(1024), Just(512 * 512)];
+        (corner, 0..1030u64, length).prop_map(|(corner, page, pages)| (corner + page * K4, pages * K4))
+    }
+
+    proptest! {
+        #[test]
+        fn the_table_agrees_with_an_ordered_map(
+            page_sizes in prop_oneof![Just(ALL), Just(K4 | M2), Just(M2 | G1)],
+            steps in prop::collection::vec((place(), any::<prop::sample::Index>(), 0..3u8), 1..60),
+        ) {
+            let mut table = PageTable::new(TOP_48, page_sizes);
+            let mut model: BTreeMap<u64, (u64, MappingIndex)> = BTreeMap::new();
+            let overlapping = |model: &BTreeMap<u64, (u64, MappingIndex)>, range: IovaRange| {
+                let first = model.iter().find(|(_, (last, _))| *last >= range.start().as_u64());
+                first.filter(|(start, _)| **start <= range.last().as_u64()).map(|(_, (_, index))| *index)
+            };
+            for (number, ((start, length), pick, action)) in steps.into_iter().enumerate() {
+                let wanted = range(start, length);
+                prop_assert_eq!(table.first_in(wanted), overlapping(&model, wanted));
+                if action == 0 && !model.is_empty() {
+                    let start = *model.keys().nth(pick.index(model.len())).unwrap();
+                    let (last, _) = model.remove(&start).unwrap();
+                    table.remove(IovaRange::from_bounds(Iova::new(start), Iova::new(last)).unwrap());
+                } else if overlapping(&model, wanted).is_none() {
+                    table.insert(wanted, number);
+                    model.insert(start, (wanted.last().as_u64(), number));
+                }
+                for (start, (last, index)) in &model {
+                    for address in [*start, (start + last) / 2, *last] {
+                        prop_assert_eq!(table.lookup(Iova::new(address)), Some(*index));
+                    }
+                    for address in [start.wrapping_sub(1), last + 1] {
+                        let address = range(address, 1);
+                        prop_assert_eq!(table.lookup(address.start()), overlapping(&model, address));
+                    }
+                }
+            }
+            for (start, (last, _)) in model {
+                table.remove(IovaRange::from_bounds(Iova::new(start), Iova::new(last)).unwrap());
+            }
+            prop_assert_eq!(table.tables(), 1);
+        }
+    }
+}

@@ -121,6 +121,38 @@ impl Burst<'_> {
         Ok(())
     }
 
+    #[cold]
+    #[inline(never)]
+    pub(super) fn fill_anew(
+        &mut self,
+        address: Iova,
+        length: u64,
+        pattern: u64,
+    ) -> Result<(), TranslationFault> {
+        if self.budget >= length.saturating_add(ACCESS_COST)
+            && self.recall(Stream::Write, address)
+            && self.fill_by_last(address, length, pattern)
+        {
+            return Ok(());
+        }
+        self.fill_by_parts(address, length, pattern)
+    }
+
+    fn fill_by_parts(&mut self, address: Iova, length: u64, pattern: u64) -> Result<(), TranslationFault> {
+        let mut part = Part::new(self.port, address, length, true)?;
+        let mut pattern = pattern;
+        while let Some(address) = part.address() {
+            let (translation, count) = self.locate(Stream::Write, address, part.left)?;
+            self.access
+                .fill(&translation.token, translation.offset(address), count, pattern)
+                .map_err(|_| self.port.fault(FaultReason::NotMapped, address, true))?;
+            part.advance(count);
+            // The next part may begin in the middle of the pattern.
+            pattern = pattern.rotate_right(8 * u32::try_from(count % 8).unwrap_or(0));
+        }
+        Ok(())
+    }
+
     /// The translation of `address` and how many of `left` bytes may be accessed there at
     /// once. Renews the burst first when it has become long.
     pub(super) fn locate(
@@ -186,43 +218,30 @@ impl Burst<'_> {
 }
 
 /// What is left of an access.
-pub(super) struct Part {
+struct Part {
     next: u64,
-    pub(super) left: u64,
-    done: u64,
+    left: u64,
 }
 
 impl Part {
-    pub(super) fn new(
-        port: &Port,
-        address: Iova,
-        length: u64,
-        write: bool,
-    ) -> Result<Self, TranslationFault> {
+    fn new(port: &Port, address: Iova, length: u64, write: bool) -> Result<Self, TranslationFault> {
         let next = address.as_u64();
         if next.checked_add(length.saturating_sub(1)).is_none() {
             return Err(port.fault(FaultReason::Overflow, address, write));
         }
-        Ok(Self { next, left: length, done: 0 })
+        Ok(Self { next, left: length })
     }
 
     /// The next address, or nothing when all is done.
-    pub(super) fn address(&self) -> Option<Iova> {
+    fn address(&self) -> Option<Iova> {
         (self.left > 0).then_some(Iova::new(self.next))
     }
 
-    pub(super) fn advance(&mut self, count: usize) {
+    fn advance(&mut self, count: usize) {
         // CAST: `usize` is at most 64 bits wide.
         let count = count as u64;
         // The end may be that of the address space; then nothing is left.
         self.next = self.next.wrapping_add(count);
         self.left = self.left.saturating_sub(count);
-        self.done = self.done.wrapping_add(count);
-    }
-
-    /// How far a pattern of eight bytes has come.
-    pub(super) fn phase(&self) -> usize {
-        // CAST: below 8.
-        (self.done % 8) as usize
     }
 }

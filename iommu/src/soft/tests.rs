@@ -8,6 +8,11 @@ use vdk_hal::memory::{Pages, SharedMemory};
 
 use super::*;
 
+mod access;
+mod mapping;
+mod random;
+mod revocation;
+
 pub(super) fn memory(pages: u64) -> SharedMemory {
     SharedMemory::allocate(ByteLength::new(pages * PAGE), Pages::Base).unwrap()
 }
