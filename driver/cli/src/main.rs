@@ -1,1 +1,74 @@
-fn main() {}
+//! The command line of vdk.
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod copy;
+mod demo;
+mod device;
+mod info;
+mod list;
+mod names;
+mod output;
+mod signal;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use log::LevelFilter;
+
+use arguments::{Arguments, Command};
+use signal::Interrupted;
+
+/// Exit code of a command that failed; wrong usage is 2, by clap.
+const FAILED: u8 = 1;
+/// Exit code of a command that the user interrupted: 128 and the number of SIGINT.
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    initialise_log(arguments.verbose);
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Interrupted>() => {
+            report("interrupted: the device was stopped and no output was written");
+            ExitCode::from(INTERRUPTED)
+        }
+        Err(error) => {
+            report(&format!("error: {error:#}"));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let json = arguments.json;
+    match &arguments.command {
+        None | Some(Command::Demo) => demo::run(json),
+        Some(Command::List) => list::run(json),
+        Some(Command::Info(info)) => info::run(info, json),
+        Some(Command::Copy(copy)) => copy::run(copy, json),
+    }
+}
+
+fn initialise_log(verbose: u8) {
+    let level = match verbose {
+        0 => LevelFilter::Warn,
+        1 => LevelFilter::Info,
+        2 => LevelFilter::Debug,
+        _ => LevelFilter::Trace,
+    };
+    env_logger::Builder::new()
+        .filter_level(level)
+        .parse_default_env()
+        .format_timestamp(None)
+        .format_target(verbose > 1)
+        .init();
+}
+
+/// Tells the user why a command ended; a closed error output is no reason to panic.
+fn report(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

@@ -1,0 +1,144 @@
+//! What a person can type.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+/// Drive PCIe devices from user space.
+#[derive(Debug, Parser)]
+#[command(
+    name = "vdk",
+    version,
+    about = "VFIO Driver Kit: drive PCIe devices from user space",
+    after_help = "DEV is stub:NAME (an emulated device; see `vdk list`) or a PCI address such as 0000:01:00.0.\n\
+                  Without a command vdk runs the demo.\n\n\
+                  Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.\n\n\
+                  Examples:\n  vdk demo\n  vdk list --json\n  vdk info stub:ioat\n  vdk copy in.img out.img --verify"
+)]
+pub(crate) struct Arguments {
+    /// What to do; `demo` when absent.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
+    /// Print one JSON object for machines instead of text.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// Say more: -v what is done, -vv details, -vvv everything. `RUST_LOG` overrides it.
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show in a few seconds what vdk does, on emulated devices.
+    #[command(after_help = "Examples:\n  vdk demo\n  vdk demo --json")]
+    Demo,
+    /// List the PCI functions of this machine and the emulated devices.
+    #[command(after_help = "Examples:\n  vdk list\n  vdk list --json | jq '.[].address'")]
+    List,
+    /// Show the configuration space, BARs, capabilities, interrupts and IOVA ranges of a device.
+    #[command(after_help = "Examples:\n  vdk info stub:ioat\n  vdk info 0000:01:00.0 --json")]
+    Info(InfoArguments),
+    /// Copy a file through a DMA engine.
+    #[command(
+        after_help = "Examples:\n  vdk copy in.img out.img\n  vdk copy in.img out.img --verify --json\n  \
+                            vdk copy in.img out.img --chunk 1MiB --segments 256\n  \
+                            vdk copy in.img out.img --fault drop-completion@3    # an emulated device that misbehaves"
+    )]
+    Copy(CopyArguments),
+}
+
+/// What `vdk info` is given.
+#[derive(Debug, Args)]
+pub(crate) struct InfoArguments {
+    /// The device: stub:NAME or a PCI address.
+    #[arg(value_name = "DEV")]
+    pub(crate) device: String,
+}
+
+/// What `vdk copy` is given.
+#[derive(Debug, Args)]
+pub(crate) struct CopyArguments {
+    /// The file to read.
+    #[arg(value_name = "IN")]
+    pub(crate) input: PathBuf,
+
+    /// The file to write. It appears under its name only when it is complete.
+    #[arg(value_name = "OUT")]
+    pub(crate) output: PathBuf,
+
+    /// The device that moves the bytes: stub:NAME or a PCI address.
+    #[arg(long, value_name = "DEV", default_value = "stub:ioat")]
+    pub(crate) device: String,
+
+    /// How much each of the two halves holds; such as 65536, 64KiB or 4MiB.
+    #[arg(long, value_name = "BYTES", default_value = "4MiB", value_parser = parse_size)]
+    pub(crate) chunk: u64,
+
+    /// Into how many scattered pieces each half is cut.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) segments: u32,
+
+    /// Read both files again at the end and compare them byte by byte.
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// How the driver waits for the device: poll, interrupt or adaptive.
+    #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = ["poll", "interrupt", "adaptive"])]
+    pub(crate) wait: String,
+
+    /// How long the device may take for one half, in milliseconds, before it is reset.
+    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    pub(crate) deadline: u64,
+
+    /// How an emulated device misbehaves, such as drop-completion@3 or vanish@100.
+    #[arg(long, value_name = "PLAN")]
+    pub(crate) fault: Option<String>,
+
+    /// The seed of a fault plan with probabilities.
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+/// Reads a size in bytes, with an optional unit: KiB, MiB or GiB (or K, M, G).
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    const MOST: u64 = 1 << 30;
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        other => return Err(format!("unknown unit {other:?}: use KiB, MiB or GiB")),
+    };
+    let count: u64 =
+        digits.parse().map_err(|_| format!("{text:?} is not a size such as 65536, 64KiB or 4MiB"))?;
+    match count.checked_mul(unit) {
+        Some(0) => Err("the size must be at least 1 byte".to_owned()),
+        Some(bytes) if bytes <= MOST => Ok(bytes),
+        _ => Err(format!("{text} is more than 1 GiB")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_and_limits() {
+        assert_eq!(parse_size("65536"), Ok(65536));
+        assert_eq!(parse_size("64KiB"), Ok(65536));
+        assert_eq!(parse_size("4m"), Ok(4 << 20));
+        for bad in ["0", "", "KiB", "1.5M", "4XB", "2GiB", "99999999999999999999", "-1"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,82 @@
+//! The devices that a person can name.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use vdk_driver::hal::address::Bdf;
+use vdk_driver::hal::function::{PciFunction, PciNode};
+use vdk_driver::hal::sysfs::{self, SysfsError, SysfsFunction};
+use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
+
+/// What a DEV argument names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Selected {
+    /// An emulated device.
+    Stub(StubKind),
+    /// A PCI function of this machine.
+    Pci(Bdf),
+}
+
+/// Reads a DEV argument.
+pub(crate) fn select(text: &str) -> Result<Selected> {
+    if let Some(name) = text.strip_prefix("stub:") {
+        let known = || StubKind::ALL.iter().map(|kind| format!("stub:{kind}")).collect::<Vec<_>>().join(", ");
+        return match name.parse() {
+            Ok(kind) => Ok(Selected::Stub(kind)),
+            Err(_) => bail!("there is no emulated device {text:?}: choose one of {}", known()),
+        };
+    }
+    if text.starts_with("vfio-user:") {
+        bail!(
+            "{text}: this version of vdk has no vfio-user client; use an emulated device such as stub:ioat"
+        );
+    }
+    match text.parse() {
+        Ok(address) => Ok(Selected::Pci(address)),
+        Err(error) => bail!("unknown device {text:?}: write stub:NAME or a PCI address ({error})"),
+    }
+}
+
+/// Makes an emulated device.
+pub(crate) fn stub(kind: StubKind, options: StubOptions) -> Result<Arc<StubNode>> {
+    StubNode::new(kind, options).with_context(|| format!("cannot make stub:{kind}"))
+}
+
+/// Opens a function.
+pub(crate) fn open(node: &dyn PciNode) -> Result<Arc<dyn PciFunction>> {
+    Ok(node.open()?)
+}
+
+/// The PCI function of this machine at `address`.
+pub(crate) fn find_pci(address: Bdf) -> Result<SysfsFunction> {
+    let root = Path::new(sysfs::DEVICES);
+    match SysfsFunction::read(root, address) {
+        Ok(function) => Ok(function),
+        Err(SysfsError::Read { error: std::io::ErrorKind::NotFound, .. }) => {
+            bail!("there is no PCI function {address} on this machine: `vdk list` shows what there is")
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Why vdk cannot open a function of this machine, and what to do about it.
+pub(crate) fn refusal(function: &SysfsFunction) -> Vec<(String, String)> {
+    function.obstacles().iter().map(|obstacle| (obstacle.reason(), obstacle.fix())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_a_stub_or_an_address() {
+        assert_eq!(select("stub:ioat").unwrap(), Selected::Stub(StubKind::Ioat));
+        assert_eq!(select("0000:01:00.0").unwrap(), Selected::Pci("0000:01:00.0".parse().unwrap()));
+        let error = select("stub:nvme").unwrap_err().to_string();
+        assert!(error.contains("stub:edu, stub:ioat"), "{error}");
+        for bad in ["", "ioat", "vfio-user:/run/x", "1:2:3:4"] {
+            assert!(select(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! `vdk demo`, `vdk list` and `vdk info` as a person and a script run them.
+
+use std::process::{Command, Output};
+
+fn vdk(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vdk")).args(arguments).output().expect("vdk runs")
+}
+
+fn json(arguments: &[&str]) -> serde_json::Value {
+    let output = vdk(arguments);
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("one JSON value")
+}
+
+#[test]
+fn the_demo_drives_both_devices_and_checks_what_they_did() {
+    let report = json(&["demo", "--json"]);
+    let drivers: Vec<&str> =
+        report["devices"].as_array().unwrap().iter().map(|row| row["driver"].as_str().unwrap()).collect();
+    assert_eq!(drivers, ["edu", "ioat"]);
+    assert!(report["checks"].as_array().unwrap().len() >= 6, "{report}");
+    assert_eq!(report["rates"].as_array().unwrap().len(), 3);
+    let text = String::from_utf8(vdk(&[]).stdout).unwrap();
+    assert!(text.contains("3628800") && text.contains("Next: vdk list"), "{text}");
+}
+
+#[test]
+fn the_list_has_the_emulated_devices_and_says_why_others_cannot_be_opened() {
+    let rows = json(&["list", "--json"]);
+    let rows = rows.as_array().unwrap();
+    for name in ["stub:edu", "stub:ioat"] {
+        let row = rows.iter().find(|row| row["device"] == name).unwrap();
+        assert_eq!(row["can_open"], true);
+    }
+    for row in rows.iter().filter(|row| row["can_open"] == false) {
+        let obstacles = row["obstacles"].as_array().unwrap();
+        assert!(!obstacles.is_empty() && !obstacles[0]["fix"].as_str().unwrap().is_empty(), "{row}");
+    }
+}
+
+#[test]
+fn the_info_of_a_device_has_what_its_configuration_space_says() {
+    let report = json(&["info", "stub:ioat", "--json"]);
+    assert_eq!(report["class"], "088000");
+    assert_eq!(report["bars"][0]["size"], 16384);
+    assert!(!report["command"].as_array().unwrap().iter().any(|word| word == "bus master"), "{report}");
+    let names: Vec<&str> =
+        report["capabilities"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"MSI-X") && names.contains(&"Power Management"), "{names:?}");
+    let output = vdk(&["info", "stub:none"]);
+    assert_eq!(output.status.code(), Some(1));
+}
