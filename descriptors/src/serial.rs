@@ -135,6 +135,8 @@ mod tests {
         assert_eq!(Serial24::new(0xff_fffe).extend(near), near);
         assert_eq!(Serial24::new(1).extend(near), near + 3);
         assert_eq!(Serial24::new(0xff_fff0).extend(near), near - 14);
+        assert_eq!(Serial24::truncate(near + 0x7f_ffff).extend(near), near + 0x7f_ffff);
+        assert_eq!(Serial24::truncate(near + 0x80_0000).extend(near), near - 0x80_0000);
         assert_eq!(Serial24::new(0xff_ffff).extend((8 << 24) + 2), (8 << 24) - 1);
     }
 

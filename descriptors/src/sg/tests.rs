@@ -165,6 +165,7 @@ fn zero_bytes_and_addresses_past_the_end_are_refused() {
     list.push(iova, ByteLength::new(1)).unwrap();
     list.push(Iova::new(0), ByteLength::new(1)).unwrap();
     assert_eq!(plain(&list), [(u64::MAX, 1), (0, 1)]);
+    build(&SgLimits::NONE, &[(0x1000, u64::MAX - 0xfff), (0, 0x10), (0x10, 0x10)]);
 }
 
 #[test]
