@@ -42,7 +42,7 @@ impl DeviceEvents {
         if !queue.contains(&event) {
             queue.push_back(event);
         }
-        drop(queue);
+        // With the queue still locked, so that nobody finds it empty and the file readable.
         self.event.signal(1);
     }
 
@@ -61,5 +61,31 @@ impl DeviceEvents {
     #[must_use]
     pub fn event(&self) -> &EventFd {
         &self.event
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs poll")]
+    fn events_wait_once_each_in_order_and_the_file_says_so() {
+        let events = DeviceEvents::new().unwrap();
+        let readable = || events.event().wait(Duration::ZERO).unwrap();
+        assert!(!readable() && events.next().is_none());
+        let other = events.clone();
+        for event in [DeviceEvent::ReleaseRequested, DeviceEvent::Error, DeviceEvent::ReleaseRequested] {
+            other.raise(event);
+        }
+        assert!(readable());
+        assert_eq!(events.next(), Some(DeviceEvent::ReleaseRequested));
+        assert!(readable(), "one is left");
+        assert_eq!(events.next(), Some(DeviceEvent::Error));
+        assert!(!readable() && events.next().is_none());
+        events.raise(DeviceEvent::Removed);
+        assert_eq!(events.next(), Some(DeviceEvent::Removed));
     }
 }

@@ -173,6 +173,25 @@ fn threads_that_read_at_once_meet_the_old_value_or_ones_and_nothing_else() {
     }
 }
 
+#[test]
+fn a_register_handle_keeps_its_mapping_alive() {
+    let (file, liveness) = (fake_device(1), Liveness::new());
+    let bar = bar(map(&file, page(), &liveness), &liveness);
+    let address = bar.mapped_areas()[0].memory.host_address().as_u64();
+    let is_mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| line.starts_with(&format!("{address:08x}-")) && line.contains("memfd:bar"))
+    };
+    let block = bar.registers::<FakeRegisters>(0).unwrap();
+    let mapped = block.mapped().unwrap();
+    let doorbell = block.doorbell(FakeRegisters::WORD).unwrap();
+    drop((bar, block));
+    let reader = std::thread::spawn(move || (0..1000).all(|_| mapped.read(FakeRegisters::WORD) == WORD));
+    assert!(reader.join().unwrap() && is_mapped(), "the doorbell still holds it");
+    drop(doorbell);
+    assert!(!is_mapped());
+}
+
 /// Runs one of the ignored tests below in a process of its own.
 fn run_alone(test: &str) -> Output {
     let program = std::env::current_exe().unwrap();

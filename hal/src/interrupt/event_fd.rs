@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 /// An `eventfd(2)`: signals add up until somebody takes them. Clones share it.
@@ -27,10 +28,16 @@ impl EventFd {
         Ok(Self { fd: Arc::new(fd) })
     }
 
-    /// An event file that came from elsewhere.
-    #[must_use]
-    pub fn from_owned(fd: OwnedFd) -> Self {
-        Self { fd: Arc::new(fd) }
+    /// An event file that came from elsewhere. It is made non-blocking, for everybody who
+    /// shares it.
+    ///
+    /// # Errors
+    ///
+    /// What `fcntl(2)` reports.
+    pub fn from_owned(fd: OwnedFd) -> io::Result<Self> {
+        let flags = rustix::fs::fcntl_getfl(&fd)?;
+        rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
+        Ok(Self { fd: Arc::new(fd) })
     }
 
     /// Adds `count` to the counter. A counter that is full stays full: it is readable, and
@@ -98,6 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs poll")]
     fn counts_coalesce_and_an_empty_file_is_no_error() {
         let event = EventFd::new().unwrap();
         assert_eq!(event.take(), 0);
@@ -110,5 +118,15 @@ mod tests {
         event.signal(1);
         assert_eq!(event.take(), u64::MAX - 1);
         assert!(!event.wait(Duration::from_millis(1)).unwrap());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs fcntl")]
+    fn an_event_file_from_elsewhere_does_not_block() {
+        let foreign = EventFd::from_owned(eventfd(1, EventfdFlags::CLOEXEC).unwrap()).unwrap();
+        assert_eq!((foreign.take(), foreign.take()), (1, 0));
+        foreign.signal(u64::MAX - 1);
+        foreign.signal(5);
+        assert_eq!(foreign.take(), u64::MAX - 1, "a full counter stays full");
     }
 }

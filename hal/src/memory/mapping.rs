@@ -224,6 +224,8 @@ impl Mapping {
     fn from_region(region: MmapRegion, length: usize, pages: Pages) -> Option<Self> {
         let skip = match pages {
             Pages::Transparent => region.as_ptr().align_offset(pages.size().to_usize()?),
+            // A system call gives whole pages; the allocator under Miri does not.
+            Pages::Base if cfg!(miri) => region.as_ptr().align_offset(pages.size().to_usize()?),
             Pages::Base | Pages::Huge2M | Pages::Huge1G => 0,
         };
         if skip.checked_add(length).is_none_or(|end| end > region.size()) {
@@ -333,6 +335,9 @@ pub(super) fn require_whole_pages(address: *const u8, length: usize) -> Result<(
 /// Keeps a child process from inheriting the pages: a copy on write after a fork would
 /// leave the device with the page that this process no longer sees.
 fn exclude_from_fork(address: NonNull<u8>, length: usize) {
+    if cfg!(miri) {
+        return;
+    }
     // SAFETY: the range is mapped and whole pages; the advice changes only what a child
     // inherits.
     let result = unsafe { rustix::mm::madvise(address.as_ptr().cast(), length, Advice::LinuxDontFork) };
@@ -356,6 +361,9 @@ impl ForkExclusion {
 
 impl Drop for ForkExclusion {
     fn drop(&mut self) {
+        if cfg!(miri) {
+            return;
+        }
         let address = self.address.as_ptr().cast();
         // SAFETY: as in `exclude_from_fork`; the pages are still the caller's.
         if let Err(error) = unsafe { rustix::mm::madvise(address, self.length, Advice::LinuxDoFork) } {
@@ -369,11 +377,10 @@ fn transparent_region(bytes: usize) -> io::Result<MmapRegion> {
     // the kernel promotes only aligned ranges.
     let huge = Pages::Transparent.size().to_usize();
     let bytes = huge.and_then(|huge| bytes.checked_add(huge)).ok_or(io::ErrorKind::OutOfMemory)?;
-    let region = MmapRegionBuilder::new(bytes)
-        .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
-        .with_mmap_flags(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE)
-        .build()
-        .map_err(io::Error::other)?;
+    let region = anonymous_region(bytes)?;
+    if cfg!(miri) {
+        return Ok(region);
+    }
     // SAFETY: the range is the mapping just made; the advice changes no byte.
     let result = unsafe { rustix::mm::madvise(region.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
     if let Err(error) = result {
@@ -382,7 +389,20 @@ fn transparent_region(bytes: usize) -> io::Result<MmapRegion> {
     Ok(region)
 }
 
+fn anonymous_region(bytes: usize) -> io::Result<MmapRegion> {
+    MmapRegionBuilder::new(bytes)
+        .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+        .with_mmap_flags(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE)
+        .build()
+        .map_err(io::Error::other)
+}
+
 fn file_region(bytes: usize, flags: MemfdFlags) -> io::Result<MmapRegion> {
+    if cfg!(miri) {
+        // Miri has no memory files: a page more, so that what is used can begin on one.
+        let page = page_size().to_usize().ok_or(io::ErrorKind::Unsupported)?;
+        return anonymous_region(bytes.checked_add(page).ok_or(io::ErrorKind::OutOfMemory)?);
+    }
     let file = File::from(rustix::fs::memfd_create("vdk", flags | MemfdFlags::ALLOW_SEALING)?);
     file.set_len(ByteLength::from_usize(bytes).as_u64())?;
     // Another process that is handed the file cannot take the pages away under an access.

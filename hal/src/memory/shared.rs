@@ -324,6 +324,10 @@ impl SharedMemory {
     /// # Errors
     ///
     /// [`OutOfBounds`] also when `offset` is not naturally aligned.
+    ///
+    /// # Panics
+    ///
+    /// For an `ordering` that a load cannot have.
     #[inline]
     pub fn load<T: RegisterValue>(&self, offset: usize, ordering: Ordering) -> Result<T, OutOfBounds> {
         let address = self.checked_word::<T>(offset)?;
@@ -337,6 +341,10 @@ impl SharedMemory {
     /// # Errors
     ///
     /// [`OutOfBounds`] also when `offset` is not naturally aligned; nothing is written then.
+    ///
+    /// # Panics
+    ///
+    /// For an `ordering` that a store cannot have.
     #[inline]
     pub fn store<T: RegisterValue>(
         &self,

@@ -267,3 +267,27 @@ fn the_functions_of_this_machine_are_read_without_faults() {
         assert!(!function.obstacles().is_empty());
     }
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config {
+        cases: if cfg!(miri) { 4 } else { 256 },
+        failure_persistence: None,
+        ..proptest::test_runner::Config::default()
+    })]
+
+    #[test]
+    fn resource_files_of_any_text_are_parsed_or_refused(
+        lines in proptest::collection::vec("(0x)?[0-9a-fA-F]{0,17} 0x[0-9a-f]{1,16} 0x(140204|200|101|.{0,6})", 0..10),
+        noise in ".{0,80}",
+    ) {
+        let path = Path::new("resource");
+        let _ = parse_resources(path, &noise);
+        if let Ok(layout) = parse_resources(path, &lines.join("\n")) {
+            for bar in layout.bars() {
+                let upper = BarIndex::new(bar.index.as_u8() + 1);
+                let wide = bar.kind == BarKind::Memory64;
+                proptest::prop_assert!(!wide || upper.is_some_and(|upper| layout.bar(upper).is_none()));
+            }
+        }
+    }
+}
