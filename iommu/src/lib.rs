@@ -13,6 +13,28 @@
 //! - [`DmaPool`]: [`DmaBuffer`]s cut from large slabs that stay mapped, and
 //!   [`PoolTranslation`], their addresses by page.
 //! - [`soft`]: a software IOMMU for emulated devices.
+//!
+//! # Example
+//!
+//! ```
+//! use vdk_hal::address::ByteLength;
+//! use vdk_hal::memory::{Pages, SharedMemory};
+//! use vdk_iommu::soft::{SoftIommu, SoftIommuOptions};
+//! use vdk_iommu::{AddressWidth, DmaRegion, Domain, ToDevice};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let iommu = SoftIommu::new(SoftIommuOptions::default());
+//! let domain = Domain::new(iommu.domain(), AddressWidth::FULL)?;
+//! let memory = SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base)?;
+//! let region: DmaRegion<ToDevice> = domain.map(memory)?;
+//! region.write(0, b"for the device")?;
+//! let segment = region.segment(0, 14)?;
+//! println!("the device reads {} at {}", segment.length, segment.iova);
+//! let memory = region.unmap().map_err(|(error, _)| error)?;
+//! assert!(memory.try_into_pinned().is_ok());
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -51,7 +51,8 @@ pub struct IovaAllocator {
 }
 
 impl IovaAllocator {
-    /// An allocator for `ranges` in multiples of `page`, a power of two. Ranges may be in
+    /// An allocator for `ranges` in multiples of `page`, rounded up to a power of two of at
+    /// least 4 KiB. Ranges may be in
     /// any order and overlap; what is not a whole page of one is left out, and so is page 0.
     #[must_use]
     pub fn new(ranges: &[IovaRange], page: ByteLength, placement: Placement) -> Self {
@@ -75,7 +76,8 @@ impl IovaAllocator {
     /// as they are; those that are no longer usable are returned.
     pub fn set_ranges(&mut self, ranges: &[IovaRange], page: ByteLength) -> Vec<IovaRange> {
         self.flush();
-        self.page = ByteLength::new(page.as_u64().max(UNIT).next_power_of_two());
+        let page = page.as_u64().max(UNIT).checked_next_power_of_two();
+        self.page = ByteLength::new(page.unwrap_or(LARGEST_PAGE));
         let units = ranges.iter().filter_map(|range| whole_pages(*range, self.page)).collect();
         let stranded = self.space.set_ranges(units);
         self.stranded = !stranded.is_empty();
@@ -388,6 +390,8 @@ fn range_of(start: u64, last: u64) -> Option<IovaRange> {
 fn bytes(units: u64) -> ByteLength {
     ByteLength::new(units.saturating_mul(UNIT))
 }
+
+const LARGEST_PAGE: u64 = 1 << 63;
 
 /// What space is counted in. It is at most the smallest page of any IOMMU; the page size
 /// of the IOMMU at hand comes on top, as an alignment.

@@ -123,6 +123,27 @@ fn pages_of_64_kib_are_the_unit_where_the_iommu_says_so() {
 }
 
 #[test]
+fn absurd_sizes_and_pages_are_refused_without_overflow() {
+    let everything = [range(0, u64::MAX)];
+    let mut allocator = IovaAllocator::new(&everything, PAGE, Placement::BottomUp);
+    for length in [u64::MAX, u64::MAX - 4095, u64::MAX - (1 << 30) + 1] {
+        assert!(allocator.allocate(ByteLength::new(length), EVERYWHERE).is_err(), "{length:#x}");
+    }
+    assert!(allocator.allocate_aligned(PAGE, ByteLength::new(u64::MAX), EVERYWHERE).is_err());
+    assert!(allocator.allocate_aligned(PAGE, ByteLength::new(1 << 63), EVERYWHERE).is_ok());
+    assert!(
+        allocator.allocate(PAGE, Iova::new(0)).is_err()
+            && allocator.allocate(PAGE, Iova::new(0x1ffe)).is_err()
+    );
+    assert!(allocator.allocate(PAGE, Iova::new(0x1fff)).is_ok());
+    let mut huge_pages = IovaAllocator::new(&everything, ByteLength::new(u64::MAX), Placement::TopDown);
+    let half = huge_pages.allocate(PAGE, EVERYWHERE).unwrap();
+    assert_eq!(half.range(), range(1 << 63, u64::MAX));
+    assert!(huge_pages.allocate(PAGE, EVERYWHERE).is_err());
+    assert!(IovaAllocator::new(&[], PAGE, Placement::BottomUp).allocate(PAGE, EVERYWHERE).is_err());
+}
+
+#[test]
 fn an_allocation_is_given_back_only_to_its_allocator() {
     let ranges = [pages(1, 4)];
     let mut mine = IovaAllocator::new(&ranges, PAGE, Placement::BottomUp);

@@ -310,7 +310,9 @@ impl DmaPool {
         if let Some((wanted, reason)) = downgrade {
             if self.statistics.downgraded == 0 {
                 let name = self.domain.name();
-                log::warn!("{name}: DMA pool is on {pages} pages, not on {wanted} ones: {reason}");
+                // Transparent pages serve about as well; single ones cost IOTLB entries.
+                let level = if pages == Pages::Base { log::Level::Warn } else { log::Level::Info };
+                log::log!(level, "{name}: DMA pool is on {pages} pages, not on {wanted} ones: {reason}");
             }
             self.statistics.downgraded += 1;
         }

@@ -46,6 +46,21 @@ fn memory_registered_before_the_first_attach_is_mapped_exactly_once() {
 }
 
 #[test]
+fn regions_that_end_while_nothing_is_attached_make_no_call() {
+    let mapper = ScriptedMapper::large();
+    let domain = domain(&mapper);
+    let (dropped, unmapped): (DmaRegion<ToDevice>, DmaRegion<ToDevice>) =
+        (domain.map(memory(1)).unwrap(), domain.map(memory(1)).unwrap());
+    mapper.detach();
+    domain.detached();
+    drop(dropped);
+    assert!(unmapped.unmap().unwrap().try_into_pinned().is_ok());
+    mapper.attach();
+    assert_eq!((domain.attached(), mapper.counts()), (Ok(()), (0, 2, 0)));
+    assert_eq!(domain.statistics().addresses.live, 0);
+}
+
+#[test]
 fn a_registration_has_no_address_before_it_is_mapped() {
     let mapper = ScriptedMapper::large();
     mapper.detach();

@@ -1,6 +1,7 @@
 //! Domains and regions over a mapper that fails on request.
 
 mod attach;
+mod device;
 mod faults;
 mod limits;
 mod mapper;
