@@ -9,17 +9,25 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, main};
 use gungraun::{library_benchmark, library_benchmark_group};
-use vdk_descriptors::sg::{SgEntry, SgLimits, SgList, refine};
-use vdk_hal::address::{ByteLength, Iova, IovaRange, RequesterId};
+use vdk_descriptors::sg::{CopySegment, SgEntry, SgLimits, SgList, refine};
+use vdk_driver::ioat::{Channel, ChannelOptions, Ioat};
+use vdk_driver::kit::Session;
+use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
+use vdk_hal::address::{ByteLength, HostAddress, Iova, IovaRange, RequesterId};
 use vdk_hal::barrier;
 use vdk_hal::dma::{DmaMapper, Permissions};
+use vdk_hal::function::PciNode;
 use vdk_hal::memory::{Pages, SharedMemory};
 use vdk_hal::mmio::{Doorbell, Kick, MappedBlock};
 use vdk_iommu::soft::{BusMaster, BusMasterGate, SoftIommu, SoftIommuOptions};
-use vdk_iommu::{IovaAllocation, IovaAllocator, Placement};
+use vdk_iommu::{
+    AddressWidth, Bidirectional, DmaPool, DmaRegion, Domain, IovaAllocation, IovaAllocator, Placement,
+    PoolOptions, PoolTranslation,
+};
 
 /// How often each kernel runs.
 const ROUNDS: u64 = 1000;
@@ -70,7 +78,7 @@ fn bell() -> Doorbell<u32> {
     Doorbell::mapped(page(), Some(Kick::new().unwrap())).unwrap()
 }
 
-#[library_benchmark(config = recorded(20_033))]
+#[library_benchmark(config = recorded(19_030))]
 #[bench::device_awake(bell())]
 fn doorbell_ring(bell: Doorbell<u32>) -> Doorbell<u32> {
     for _ in 0..ROUNDS {
@@ -107,7 +115,7 @@ fn soft_iommu_burst_copy_of_64_bytes(mut device: BusMaster) -> BusMaster {
     device
 }
 
-#[library_benchmark(config = recorded(33_117))]
+#[library_benchmark(config = recorded(32_115))]
 #[bench::enter_and_leave(device())]
 fn soft_iommu_burst(mut device: BusMaster) -> BusMaster {
     for _ in 0..ROUNDS {
@@ -175,7 +183,7 @@ fn addresses() -> (IovaAllocator, Vec<IovaAllocation>) {
     (allocator, live)
 }
 
-#[library_benchmark(config = recorded(173_168))]
+#[library_benchmark(config = recorded(113_168))]
 #[bench::hit(addresses())]
 fn iova_allocate_and_free(
     parts: (IovaAllocator, Vec<IovaAllocation>),
@@ -186,6 +194,131 @@ fn iova_allocate_and_free(
         allocator.free(black_box(allocation)).unwrap();
     }
     (allocator, live)
+}
+
+fn pool() -> DmaPool {
+    let domain = Domain::new(SoftIommu::new(SoftIommuOptions::default()).domain(), width()).unwrap();
+    let options = PoolOptions { pages: Pages::Base, ..PoolOptions::default() };
+    let mut pool = DmaPool::new(&domain, options).unwrap();
+    let warm = pool.take(2048).unwrap();
+    pool.put(warm);
+    pool
+}
+
+fn width() -> AddressWidth {
+    AddressWidth::new(64).unwrap()
+}
+
+#[library_benchmark(config = recorded(61_196))]
+#[bench::warm(pool())]
+fn pool_take_and_put(mut pool: DmaPool) -> DmaPool {
+    for _ in 0..ROUNDS {
+        let buffer = pool.take_reused(black_box(2048)).unwrap();
+        pool.put(black_box(buffer));
+    }
+    pool
+}
+
+/// A pool, its table, and the addresses of 256 of its pages that follow one another.
+type Pages256 = (DmaPool, Arc<PoolTranslation>, Vec<HostAddress>);
+
+fn pages_of_a_pool() -> Pages256 {
+    let mut pool = pool();
+    let buffer = pool.take(1 << 20).unwrap();
+    let pages = (0..256).map(|page| buffer.host_address().as_u64() + page * 4096);
+    let pages = pages.map(HostAddress::new).collect();
+    pool.put(buffer);
+    let translation = pool.translation();
+    (pool, translation, pages)
+}
+
+#[library_benchmark(config = recorded(14_783))]
+#[bench::one_by_one(pages_of_a_pool())]
+fn pool_translate(parts: Pages256) -> Pages256 {
+    for page in &parts.2 {
+        black_box(parts.1.translate(black_box(*page)).unwrap());
+    }
+    parts
+}
+
+#[library_benchmark(config = recorded(3_012))]
+#[bench::batch_of_256((pages_of_a_pool(), vec![Iova::new(0); 256]))]
+fn pool_translate_pages(parts: (Pages256, Vec<Iova>)) -> (Pages256, Vec<Iova>) {
+    let (parts, mut iovas) = parts;
+    parts.1.translate_pages(black_box(&parts.2), black_box(&mut iovas)).unwrap();
+    (parts, iovas)
+}
+
+/// A channel of an emulated I/OAT with room for all rounds, and a copy to post.
+struct Engine {
+    channel: Channel<u64>,
+    segment: [CopySegment; 1],
+    node: Arc<StubNode>,
+    _memory: DmaRegion<Bidirectional>,
+}
+
+/// The device stays awake, so that no call to the kernel is among what is counted.
+fn engine() -> Engine {
+    let options = StubOptions { spin: Duration::from_secs(600), ..StubOptions::default() };
+    let node = StubNode::new(StubKind::Ioat, options).unwrap();
+    let opened: Arc<dyn PciNode> = node.clone();
+    let ioat = Ioat::start(Session::open(&opened, "instructions").unwrap()).unwrap();
+    let memory = ioat.domain().map(page()).unwrap();
+    let channel = ioat.channel(0, ChannelOptions { depth: 2047, ..ChannelOptions::default() }).unwrap();
+    let destination = Iova::new(memory.iova().as_u64() + 2048);
+    let segment = [CopySegment { source: memory.iova(), destination, length: 64 }];
+    Engine { channel, segment, node, _memory: memory }
+}
+
+/// The same when the device has done all rounds and nobody has looked.
+fn finished() -> Engine {
+    let mut engine = engine();
+    for round in 0..ROUNDS {
+        engine.channel.copy(&engine.segment, round).unwrap();
+    }
+    let before = engine.node.statistics();
+    engine.channel.commit().unwrap();
+    loop {
+        let now = engine.node.statistics();
+        if now.descriptors >= before.descriptors + ROUNDS && now.completions > before.completions {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    // The last completion word comes after its descriptor was counted.
+    std::thread::sleep(Duration::from_millis(100));
+    engine
+}
+
+#[library_benchmark(config = recorded(96_870))]
+#[bench::of_64_bytes(engine())]
+fn ioat_post_copy(mut engine: Engine) -> Engine {
+    for round in 0..ROUNDS {
+        engine.channel.copy(black_box(&engine.segment), round).unwrap();
+    }
+    engine
+}
+
+#[library_benchmark(config = recorded(152_127))]
+#[bench::of_64_bytes(engine())]
+fn ioat_post_and_commit_copy(mut engine: Engine) -> Engine {
+    for round in 0..ROUNDS {
+        engine.channel.copy(black_box(&engine.segment), round).unwrap();
+        engine.channel.commit().unwrap();
+    }
+    engine
+}
+
+#[library_benchmark(config = recorded(90_143))]
+#[bench::one_by_one(finished())]
+fn ioat_poll(mut engine: Engine) -> Engine {
+    for _ in 0..ROUNDS {
+        let ended = engine.channel.poll(1, |end| {
+            black_box(end);
+        });
+        assert_eq!(ended, Ok(1));
+    }
+    engine
 }
 
 const LAST: Iova = Iova::new((1 << 48) - 1);
@@ -203,5 +336,16 @@ library_benchmark_group!(
 
 library_benchmark_group!(name = lists, benchmarks = [sg_list_build, sg_list_walk, sg_list_refine]);
 library_benchmark_group!(name = addresses_of_a_domain, benchmarks = [iova_allocate_and_free]);
+library_benchmark_group!(
+    name = pool_of_buffers,
+    benchmarks = [pool_take_and_put, pool_translate, pool_translate_pages]
+);
+library_benchmark_group!(
+    name = copy_engine,
+    benchmarks = [ioat_post_copy, ioat_post_and_commit_copy, ioat_poll]
+);
 
-main!(library_benchmark_groups = [registers_and_doorbells, software_iommu, lists, addresses_of_a_domain]);
+main!(
+    library_benchmark_groups =
+        [registers_and_doorbells, software_iommu, lists, addresses_of_a_domain, pool_of_buffers, copy_engine]
+);
