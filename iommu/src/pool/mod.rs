@@ -6,14 +6,15 @@ mod slab;
 mod stock;
 
 use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use thiserror::Error;
 use vdk_hal::address::ByteLength;
 use vdk_hal::memory::{MemoryError, Pages, page_size};
 
-use self::buffer::Chunk;
 pub use self::buffer::DmaBuffer;
+use self::buffer::{Chunk, Origin};
 use self::returns::Returns;
 use self::slab::{Slab, SlabMemory};
 use self::stock::{LARGEST_CLASS, SMALLEST_CLASS, Stocks, class_of};
@@ -61,6 +62,7 @@ impl Default for PoolOptions {
 /// [`take_reused`](Self::take_reused) does not, for owners who trust each other and
 /// overwrite everything.
 pub struct DmaPool {
+    identity: u64,
     stocks: Stocks,
     returns: Arc<Returns>,
     translation: Arc<PoolTranslation>,
@@ -89,6 +91,8 @@ impl DmaPool {
             .filter(|slab| !slab.is_zero() && slab.as_u64() >> UNIT_SHIFT < SLAB_STRIDE);
         let slab = slab.ok_or(PoolError::Slab { asked: options.slab })?;
         let mut pool = Self {
+            // ORDERING: Relaxed; only uniqueness matters.
+            identity: NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed),
             stocks: Stocks::new(),
             returns: Arc::new(Returns::new()),
             translation: Arc::new(PoolTranslation::new()),
@@ -162,7 +166,7 @@ impl DmaPool {
     /// Gives a buffer back. One of another pool goes back to that pool.
     #[inline]
     pub fn put(&mut self, buffer: DmaBuffer) {
-        if !self.owns(&buffer) {
+        if buffer.origin() != Origin::new(self.identity, buffer.class()) {
             return surplus(buffer);
         }
         if let Err(buffer) = self.stocks.keep(buffer) {
@@ -173,10 +177,9 @@ impl DmaPool {
     /// Gives all of `buffers` back.
     #[inline]
     pub fn put_many(&mut self, buffers: &mut Vec<DmaBuffer>) {
-        let Some(first) = buffers.first() else { return };
-        let class = first.class();
-        let alike = |buffer: &DmaBuffer| buffer.class() == class && self.owns(buffer);
-        if buffers.iter().all(alike) && buffers.len() <= self.stocks.room(class) {
+        let Some(class) = buffers.first().map(DmaBuffer::class) else { return };
+        let alike = DmaBuffer::all_from(Origin::new(self.identity, class), buffers);
+        if alike && buffers.len() <= self.stocks.room(class) {
             self.stocks.keep_many(class, buffers);
         } else {
             buffers.drain(..).for_each(|buffer| self.put(buffer));
@@ -201,11 +204,6 @@ impl DmaPool {
         self.collect();
         let free = (self.space.free_units() << UNIT_SHIFT) + self.stocks.bytes().as_u64();
         PoolStatistics { in_stock: self.stocks.count(), free: ByteLength::new(free), ..self.statistics }
-    }
-
-    #[inline]
-    fn owns(&self, buffer: &DmaBuffer) -> bool {
-        buffer.belongs_to(&self.returns)
     }
 
     /// Takes a buffer that is not at hand.
@@ -291,7 +289,8 @@ impl DmaPool {
         // PANIC: ranges lie inside slabs, whose number and size fit an index.
         let slab = usize::try_from(start / SLAB_STRIDE).expect("a slab number fits");
         let offset = usize::try_from((start % SLAB_STRIDE) << UNIT_SHIFT).expect("a slab is in memory");
-        let chunk = Arc::new(Chunk::new(&self.slabs[slab], &self.returns, offset, number, class));
+        let chunk =
+            Arc::new(Chunk::new(&self.slabs[slab], &self.returns, offset, number, (self.identity, class)));
         self.returns.make_room(number);
         let index = index_of(number);
         if self.chunks.len() <= index {
@@ -435,3 +434,5 @@ const UNIT_SHIFT: u32 = SMALLEST_CLASS;
 
 /// How far slabs are apart in the space; more than the units of any slab.
 const SLAB_STRIDE: u64 = 1 << 32;
+
+static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(0);
