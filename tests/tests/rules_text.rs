@@ -119,6 +119,34 @@ fn no_file_names_a_machine_or_a_package_host() {
     assert_eq!(found, Vec::<String>::new());
 }
 
+#[test]
+fn documents_name_files_that_exist() {
+    let mut missing = Vec::new();
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = std::fs::read_to_string(root().join(document)).unwrap();
+        let quoted = text.split('`').skip(1).step_by(2).map(str::to_owned);
+        let linked = text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).map(str::to_owned);
+        let folders = ["hal/", "iommu/", "descriptors/", "driver/", "firmware-stubs/", "tests/"];
+        for path in quoted.chain(linked).filter(|path| folders.iter().any(|folder| path.starts_with(folder)))
+        {
+            let path = path.split_whitespace().next().unwrap_or_default();
+            for alternative in alternatives(path) {
+                if !root().join(&alternative).exists() {
+                    missing.push(format!("{document}: {alternative}"));
+                }
+            }
+        }
+    }
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+/// `a/{b,c}.rs` as `a/b.rs` and `a/c.rs`.
+fn alternatives(path: &str) -> Vec<String> {
+    let Some((before, rest)) = path.split_once('{') else { return vec![path.to_owned()] };
+    let Some((names, after)) = rest.split_once('}') else { return vec![path.to_owned()] };
+    names.split(',').map(|name| format!("{before}{name}{after}")).collect()
+}
+
 /// The names declared after one of `keywords`, with their line numbers.
 fn declared(file: &SourceFile, keywords: &[&str]) -> Vec<(String, usize)> {
     let mut names = Vec::new();
