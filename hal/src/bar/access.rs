@@ -339,3 +339,6 @@ pub(crate) unsafe fn write_volatile<T: RegisterValue>(address: *mut u8, value: T
     // SAFETY: the caller's contract.
     unsafe { VolatilePtr::new(pointer) }.write(value);
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,7 +71,10 @@ impl Obstacle {
                     .to_owned()
             }
             Self::BoundToDriver { address, driver } => {
-                format!("echo {address} > /sys/bus/pci/drivers/{driver}/unbind, then {}", bind(*address))
+                format!(
+                    "when nothing uses it any more, echo {address} > /sys/bus/pci/drivers/{driver}/unbind && {}",
+                    bind(*address)
+                )
             }
             Self::NotBound { address } => bind(*address),
             Self::GroupShared { others, .. } => {
@@ -103,7 +106,8 @@ pub(super) fn obstacles(function: &SysfsFunction) -> Vec<Obstacle> {
     let address = function.address;
     let mut found = Vec::new();
     if function.identity.class >> 16 == BRIDGE_CLASS {
-        found.push(Obstacle::Bridge);
+        // Nothing that could be bound or turned on would help.
+        return vec![Obstacle::Bridge, Obstacle::NoKernelBackend];
     }
     match &function.iommu_group {
         None => found.push(Obstacle::NoIommuGroup),
