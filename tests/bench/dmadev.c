@@ -122,8 +122,12 @@ int main(int argc, char **argv)
         if (memcmp(source, destination, AREA) != 0)
             fail("comparing the areas", -1);
     }
-    round_trip(64, 20000);
-    printf("  {\"bytes\": 64, \"batch\": 1, \"depth\": 1, \"ns_per_op\": %.2f}\n]\n", round_trip(64, 200000));
+    for (size_t s = 0; s < RTE_DIM(sizes); s++) {
+        uint64_t operations = sizes[s] == 65536 ? 10000 : 100000;
+        round_trip(sizes[s], operations / 10);
+        printf("  {\"bytes\": %u, \"batch\": 1, \"depth\": 1, \"ns_per_op\": %.2f}%s\n", sizes[s],
+               round_trip(sizes[s], operations), s + 1 < RTE_DIM(sizes) ? "," : "\n]");
+    }
     fflush(stdout);
     rte_dma_stop(device);
     rte_eal_cleanup();

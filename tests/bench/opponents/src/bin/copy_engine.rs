@@ -11,14 +11,23 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use vdk_opponents::{median, printed_number};
 
-/// What a cell of both tables is: bytes, batch, copies in flight at most.
+/// What a cell of both tables is: bytes, batch, whether each copy is alone in flight.
 type Cell = (u64, u64, bool);
 
-/// ns per copy by cell, with the round trip beside the block, in ns.
+/// ns per copy, and what `memcpy` of the same bytes took on one core where that was
+/// measured beside it.
+struct Figure {
+    copy: f64,
+    memcpy: Option<f64>,
+}
+
+/// The figures of one run, with the round trip around it, in ns.
 struct Block {
-    cells: BTreeMap<Cell, f64>,
+    cells: Cells,
     round_trip: f64,
 }
+
+type Cells = BTreeMap<Cell, Figure>;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -66,24 +75,27 @@ fn print_mode(mode: &str, ours: (&[Block], &[usize]), theirs: (&[Block], &[usize
         theirs.1.len()
     );
     println!(
-        "  {:>8} {:>6} {:>10} {:>10} {:>10} {:>10} {:>8}",
-        "bytes", "batch", "ours min", "median", "dmadev min", "median", "ratio"
+        "  {:>8} {:>6} {:>10} {:>10} {:>10} {:>10} {:>8} {:>10} {:>10}",
+        "bytes", "batch", "ours min", "median", "dmadev min", "median", "ratio", "memcpy", "of memcpy"
     );
     for cell in ours.0[*first].cells.keys() {
-        let values = |(blocks, chosen): (&[Block], &[usize])| -> Vec<f64> {
-            chosen.iter().filter_map(|index| blocks[*index].cells.get(cell).copied()).collect()
+        let figures = |(blocks, chosen): (&[Block], &[usize]), of: fn(&Figure) -> Option<f64>| -> Vec<f64> {
+            chosen.iter().filter_map(|index| of(blocks[*index].cells.get(cell)?)).collect()
         };
-        let (mine, other) = (values(ours), values(theirs));
+        let (mine, other) =
+            (figures(ours, |figure| Some(figure.copy)), figures(theirs, |figure| Some(figure.copy)));
+        let memcpy = median(&figures(ours, |figure| figure.memcpy));
         let least = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
         let (bytes, batch, alone) = cell;
         print!(
-            "  {bytes:>8} {:>6} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>7.2}x",
+            "  {bytes:>8} {:>6} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>7.2}x {memcpy:>10.1} {:>9.2}x",
             if *alone { "alone".to_owned() } else { batch.to_string() },
             least(&mine),
             median(&mine),
             least(&other),
             median(&other),
-            median(&other) / median(&mine)
+            median(&other) / median(&mine),
+            memcpy / median(&mine)
         );
         if *alone {
             print!(
@@ -96,33 +108,43 @@ fn print_mode(mode: &str, ours: (&[Block], &[usize]), theirs: (&[Block], &[usize
     }
 }
 
-fn run_ours(_: &str) -> Result<BTreeMap<Cell, f64>> {
+fn run_ours(_: &str) -> Result<Cells> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../..");
     let mut command = Command::new("cargo");
     command.current_dir(root).args(["bench", "--locked", "--quiet", "--package", "vdk-tests"]);
-    command.args(["--bench", "copy_engine", "--", "--json"]);
-    cells_of(command)
+    command.args(["--bench", "copy_engine", "--", "--json", "--quick"]);
+    let report = json_of(command)?;
+    let mut cells = Cells::new();
+    for row in report["rows"].as_array().context("rows of the copy engine")? {
+        let alone = row["depth_1"].as_bool().context("depth_1")?;
+        let batch = if alone { 1 } else { row["batch"].as_u64().context("batch")? };
+        // Nothing where every block of the row was discarded.
+        if let Some(copy) = row["engine_ns"].as_f64() {
+            let cell = (row["bytes"].as_u64().context("bytes")?, batch, alone);
+            cells.insert(cell, Figure { copy, memcpy: row["memcpy_ns"].as_f64() });
+        }
+    }
+    Ok(cells)
 }
 
-fn run_theirs(dmadev: &str) -> Result<BTreeMap<Cell, f64>> {
+fn run_theirs(dmadev: &str) -> Result<Cells> {
     let mut command = Command::new(dmadev);
     command.args(["-m", "512", "--no-huge", "--no-pci", "-l", "0", "--vdev=dma_skeleton,lcore=1"]);
     command.args(["--log-level=error"]);
-    cells_of(command)
-}
-
-fn cells_of(mut command: Command) -> Result<BTreeMap<Cell, f64>> {
-    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
-    ensure!(output.status.success(), "{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));
-    let array: Value =
-        serde_json::from_slice(&output.stdout).with_context(|| format!("{command:?} prints JSON"))?;
-    let mut cells = BTreeMap::new();
-    for entry in array.as_array().context("an array")? {
-        let number = |key: &str| entry[key].as_u64().with_context(|| format!("{key} in {entry}"));
-        let cell = (number("bytes")?, number("batch")?, entry["depth"].as_u64() == Some(1));
-        cells.insert(cell, entry["ns_per_op"].as_f64().with_context(|| format!("ns_per_op in {entry}"))?);
+    let mut cells = Cells::new();
+    for row in json_of(command)?.as_array().context("an array of cells")? {
+        let number = |key: &str| row[key].as_u64().with_context(|| format!("{key} in {row}"));
+        let cell = (number("bytes")?, number("batch")?, number("depth")? == 1);
+        let copy = row["ns_per_op"].as_f64().with_context(|| format!("ns_per_op in {row}"))?;
+        cells.insert(cell, Figure { copy, memcpy: None });
     }
     Ok(cells)
+}
+
+fn json_of(mut command: Command) -> Result<Value> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(output.status.success(), "{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{command:?} prints JSON"))
 }
 
 /// Round trips above it are those of cores that share no near cache.
