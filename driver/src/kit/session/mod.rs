@@ -278,8 +278,9 @@ impl Session {
         if open.memory {
             inner.set_memory_space(true)?;
         }
-        if let Some((kind, events)) = &open.vectors {
-            inner.function.interrupts().enable(*kind, events)?;
+        let interrupts = inner.function.interrupts();
+        if let Some((kind, events)) = open.vectors.as_ref().filter(|_| interrupts.enabled().is_none()) {
+            interrupts.enable(*kind, events)?;
         }
         if open.bus_master_guards > 0 {
             inner.function.set_bus_master(true)?;
