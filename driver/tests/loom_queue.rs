@@ -49,6 +49,7 @@ impl Job {
         self.over = true;
         // Where another handler could begin.
         thread::yield_now();
+        assert!(!self.ends.resolved.load(Ordering::SeqCst), "resolved while a handler ran");
         self.ends.run.fetch_add(1, Ordering::SeqCst);
         self.ends.inside.store(false, Ordering::SeqCst);
     }
@@ -73,7 +74,7 @@ impl Drop for Job {
 
 fn serve(core: &Arc<QueueCore<Job>>) -> thread::JoinHandle<()> {
     let core = Arc::clone(core);
-    thread::spawn(move || core.serve(Job::run, drop))
+    thread::spawn(move || core.serve(Job::run, || ()))
 }
 
 /// C6 and C7 of the conformance list for queues.
@@ -83,26 +84,27 @@ fn after_a_queue_cancel_has_resolved_every_job_has_ended_once() {
         let ends: Arc<Ends> = Arc::default();
         let core = Arc::new(QueueCore::new(8));
         let worker = serve(&core);
-        let producer = {
+        // Either may cancel first, and drop what the other had queued.
+        let push_and_cancel = |jobs: usize| {
             let (core, ends) = (Arc::clone(&core), Arc::clone(&ends));
-            thread::spawn(move || {
+            move || {
                 let mut given_back = 0;
-                for _ in 0..2 {
+                for _ in 0..jobs {
                     if let Err((job, refusal)) = core.push(Job::new(&ends)) {
                         assert_eq!(refusal, Refusal::Cancelled);
                         job.give_back();
                         given_back += 1;
                     }
                 }
+                drop(core.cancel());
                 given_back
-            })
+            }
         };
-        let taken = usize::from(core.push(Job::new(&ends)).is_ok());
-        assert_eq!(taken, 1);
-        core.cancel();
+        let producer = thread::spawn(push_and_cancel(2));
+        let own_given_back = push_and_cancel(1)();
         assert!(core.wait_ended(TIMEOUT));
         ends.resolved.store(true, Ordering::SeqCst);
-        let given_back = producer.join().unwrap();
+        let given_back = producer.join().unwrap() + own_given_back;
         worker.join().unwrap();
         let (run, dropped) = (ends.run.load(Ordering::SeqCst), ends.dropped.load(Ordering::SeqCst));
         assert_eq!(run + dropped + given_back, 3, "run {run}, dropped {dropped}, given back {given_back}");
@@ -123,10 +125,10 @@ fn without_a_cancel_no_job_is_forgotten() {
                     move |job: Job| {
                         job.run();
                         if ends.run.load(Ordering::SeqCst) == 2 {
-                            own.cancel();
+                            drop(own.cancel());
                         }
                     },
-                    |leftovers| assert!(leftovers.is_empty()),
+                    || (),
                 );
             })
         };
@@ -168,8 +170,13 @@ impl Source {
 
     fn signal(&self, count: u64) {
         if self.core.signal(count, 0) {
-            let _ = self.queue.push_always(());
+            self.queue_up();
         }
+    }
+
+    fn queue_up(&self) {
+        let _ = self.queue.push_always(());
+        assert!(self.queue.waiting() <= 1, "a source has one place in its queue");
     }
 
     /// What the queue does with the job of the source; `expected` ends the queue.
@@ -178,20 +185,21 @@ impl Source {
         assert!(!self.running.swap(true, Ordering::SeqCst), "the handler overlaps itself");
         assert!(!self.resolved.load(Ordering::SeqCst), "a call after the cancel has resolved");
         thread::yield_now();
+        assert!(!self.resolved.load(Ordering::SeqCst), "resolved while the handler ran");
         let count = usize::try_from(pulse.count).unwrap();
         let all = self.delivered.fetch_add(count, Ordering::SeqCst) + count;
         self.running.store(false, Ordering::SeqCst);
         if self.core.end() {
-            let _ = self.queue.push_always(());
+            self.queue_up();
         }
         if all == expected {
-            self.queue.cancel();
+            drop(self.queue.cancel());
         }
     }
 
     fn serve(source: &Arc<Self>, expected: usize) -> thread::JoinHandle<()> {
         let this = Arc::clone(source);
-        thread::spawn(move || this.queue.serve(|()| this.deliver(expected), drop))
+        thread::spawn(move || this.queue.serve(|()| this.deliver(expected), || ()))
     }
 }
 
@@ -213,7 +221,7 @@ fn after_a_source_cancel_has_resolved_there_is_no_call() {
         source.resolved.store(true, Ordering::SeqCst);
         assert_eq!(source.core.set_enabled(true), None);
         device.join().unwrap();
-        source.queue.cancel();
+        drop(source.queue.cancel());
         worker.join().unwrap();
         assert!(source.delivered.load(Ordering::SeqCst) <= 2);
     });
@@ -252,7 +260,7 @@ fn turning_a_source_off_and_on_loses_nothing() {
         };
         assert_ne!(source.core.set_enabled(false), None);
         if source.core.set_enabled(true) == Some(true) {
-            let _ = source.queue.push_always(());
+            source.queue_up();
         }
         assert!(source.queue.wait_ended(TIMEOUT));
         device.join().unwrap();

@@ -246,11 +246,12 @@ impl<D: Driver> Instance<D> {
             DriverState::Failed(_) => log::error!("{}: {} {state}", self.function, self.personality.name()),
             _ => log::info!("{}: {} {state}", self.function, self.personality.name()),
         }
-        locked(&self.life).state = state;
-        self.changed.notify_all();
+        // Before the state: who has seen that is never left waiting in the queue.
         if let Some(queue) = self.queue.get() {
             queue.cancel();
         }
+        locked(&self.life).state = state;
+        self.changed.notify_all();
     }
 
     /// Runs a handler with the driver; `None` when it is not there. On the queue only.

@@ -234,7 +234,11 @@ fn dropping_the_last_handle_cancels() {
     assert_eq!(clone.run(|| 3), Ok(3));
     let release = block(&clone);
     let (sender, receiver) = channel::<()>();
-    clone.dispatch(move || drop(sender.send(()))).unwrap();
+    clone
+        .dispatch(move || {
+            let _ = sender.send(());
+        })
+        .unwrap();
     drop(clone);
     drop(release);
     // Dropped, not run.

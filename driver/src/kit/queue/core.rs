@@ -32,13 +32,13 @@ impl fmt::Display for Refusal {
 /// # Ownership
 ///
 /// A job belongs to the queue from a `push` that succeeds; it is then either run once by the
-/// worker or dropped once by the worker after `cancel`. A `push` that fails gives it back.
+/// worker, or handed out once by `cancel` to be dropped. A `push` that fails gives it back.
 #[derive(Debug)]
 pub struct QueueCore<J> {
     state: Mutex<State<J>>,
     /// Notified when the worker has something to do.
     work: Condvar,
-    /// Notified when the worker has ended.
+    /// Notified when the queue may have ended.
     ended: Condvar,
     capacity: usize,
 }
@@ -47,6 +47,8 @@ pub struct QueueCore<J> {
 struct State<J> {
     jobs: VecDeque<J>,
     phase: Phase,
+    /// How many [`Leftovers`] are not dropped yet.
+    leftovers: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +64,11 @@ impl<J> QueueCore<J> {
     /// An open queue that holds `capacity` jobs, apart from those of `push_always`.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        let state = State { jobs: VecDeque::with_capacity(capacity.min(INITIAL_ROOM)), phase: Phase::Open };
+        let state = State {
+            jobs: VecDeque::with_capacity(capacity.min(INITIAL_ROOM)),
+            phase: Phase::Open,
+            leftovers: 0,
+        };
         Self { state: Mutex::new(state), work: Condvar::new(), ended: Condvar::new(), capacity }
     }
 
@@ -99,15 +105,13 @@ impl<J> QueueCore<J> {
         Ok(())
     }
 
-    /// Runs jobs until the queue is cancelled, then gives what was not run to `finish`, which
-    /// drops it. To be called once, by the worker; neither closure may panic.
-    pub fn serve(&self, mut run: impl FnMut(J), finish: impl FnOnce(VecDeque<J>)) {
+    /// Runs jobs until the queue is cancelled, then `finish`. To be called once, by the
+    /// worker; neither closure may panic.
+    pub fn serve(&self, mut run: impl FnMut(J), finish: impl FnOnce()) {
         while let Some(job) = self.next() {
             run(job);
         }
-        // Outside the lock: what a job owns may touch the queue when it is dropped.
-        let leftovers = core::mem::take(&mut lock(&self.state).jobs);
-        finish(leftovers);
+        finish();
         lock(&self.state).phase = Phase::Ended;
         self.ended.notify_all();
     }
@@ -125,14 +129,19 @@ impl<J> QueueCore<J> {
         }
     }
 
-    /// Cancels: from now on no job is taken and none is begun. A second call is harmless.
-    pub fn cancel(&self) {
+    /// Cancels: from now on no job is taken and none is begun. Gives those that were waiting,
+    /// at once, also while a job runs that never ends. A second call is harmless.
+    #[must_use = "what is left may be dropped now or later, but the queue has not ended before"]
+    pub fn cancel(&self) -> Leftovers<'_, J> {
         let mut state = lock(&self.state);
         if state.phase == Phase::Open {
             state.phase = Phase::Cancelled;
         }
+        state.leftovers += 1;
+        let jobs = core::mem::take(&mut state.jobs);
         drop(state);
         self.work.notify_one();
+        Leftovers { _jobs: jobs, _end: End { core: self } }
     }
 
     /// Whether the queue takes no jobs any more.
@@ -141,17 +150,38 @@ impl<J> QueueCore<J> {
         lock(&self.state).phase != Phase::Open
     }
 
-    /// Waits, `timeout` at most, until nothing runs and never will; gives whether that is so.
-    /// Without a `cancel` it cannot be.
+    /// Waits, `timeout` at most, until nothing runs or is kept and never will; gives whether
+    /// that is so. Without a `cancel` it cannot be.
     #[must_use]
     pub fn wait_ended(&self, timeout: Duration) -> bool {
-        wait_until(&self.ended, lock(&self.state), timeout, |state| state.phase == Phase::Ended).1
+        let ended = |state: &State<J>| state.phase == Phase::Ended && state.leftovers == 0;
+        wait_until(&self.ended, lock(&self.state), timeout, ended).1
     }
 
     /// How many jobs wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
         lock(&self.state).jobs.len()
+    }
+}
+
+/// Jobs that a cancelled queue will not run. The queue has not ended before they are dropped.
+#[derive(Debug)]
+pub struct Leftovers<'a, J> {
+    // In this order: fields are dropped from the top, also when a job panics on its way out.
+    _jobs: VecDeque<J>,
+    _end: End<'a, J>,
+}
+
+#[derive(Debug)]
+struct End<'a, J> {
+    core: &'a QueueCore<J>,
+}
+
+impl<J> Drop for End<'_, J> {
+    fn drop(&mut self) {
+        lock(&self.core.state).leftovers -= 1;
+        self.core.ended.notify_all();
     }
 }
 

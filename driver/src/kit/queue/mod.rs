@@ -6,9 +6,8 @@
 //! # What is promised
 //!
 //! - Handlers of one queue never overlap.
-//! - A handler that was taken is run once, or dropped once without being run when the queue
-//!   is cancelled first; either happens on the queue's thread. One that is refused is given
-//!   back.
+//! - A handler that was taken is run once on the queue's thread, or dropped once by whoever
+//!   cancels the queue before. One that is refused is given back.
 //! - After a [`Cancellation`] has resolved, no handler runs and none is kept.
 //! - A handler that panics ends its queue, as if it had been cancelled; the process goes on.
 
@@ -29,7 +28,6 @@ pub use self::{core::QueueCore, pulse::SourceCore};
 
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -103,8 +101,8 @@ impl DispatchQueue {
         Self::with_end(name, capacity, |_| {})
     }
 
-    /// As `with_capacity`; `on_end` runs on the queue's thread, after the last handler and
-    /// before those that were not run are dropped.
+    /// As `with_capacity`; `on_end` runs on the queue's thread after the last handler, and when
+    /// that panicked, before those that were not run are dropped.
     pub(crate) fn with_end(
         name: &str,
         capacity: usize,
@@ -248,14 +246,14 @@ impl DispatchQueue {
         self.handle.shared.panic_message.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Cancels the queue, for good. No handler is begun after this returns; the one that
-    /// runs goes on, and the [`Cancellation`] resolves when it has returned. Those that wait
-    /// are dropped. A second call gives another handle on the same cancellation.
+    /// Cancels the queue, for good, and drops the handlers that wait, at once. No handler is
+    /// begun after this returns; one that runs goes on, and the [`Cancellation`] resolves when
+    /// it has returned. A second call gives another handle on the same cancellation.
     ///
     /// From a handler of the queue this works the same: that handler is the last.
     #[expect(clippy::must_use_candidate, reason = "a cancel need not be waited for")]
     pub fn cancel(&self) -> Cancellation {
-        self.handle.shared.core.cancel();
+        self.handle.shared.cancel();
         Cancellation { target: Arc::clone(&self.handle.shared) as Arc<dyn Resolve> }
     }
 
@@ -264,7 +262,7 @@ impl DispatchQueue {
         let shared = Arc::downgrade(&self.handle.shared);
         Box::new(move || {
             if let Some(shared) = shared.upgrade() {
-                shared.core.cancel();
+                shared.cancel();
             }
         })
     }
@@ -286,13 +284,14 @@ impl fmt::Debug for DispatchQueue {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.core.cancel();
+        self.shared.cancel();
     }
 }
 
 impl Shared {
     fn work(&self, on_end: impl FnOnce(QueueEnd)) {
         CURRENT.set(self.id);
+        let leftovers = Cell::new(None);
         let run = |job| {
             let outcome = catch_unwind(AssertUnwindSafe(|| match job {
                 Job::Once(handler) => handler(),
@@ -300,24 +299,30 @@ impl Shared {
             }));
             if let Err(payload) = outcome {
                 self.note_panic(&*payload);
-                self.core.cancel();
+                leftovers.set(Some(self.core.cancel()));
                 discard(payload);
             }
         };
-        let finish = |leftovers: VecDeque<Job>| {
+        let finish = || {
             let message = self.panic_message.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let end = message.map_or(QueueEnd::Cancelled, QueueEnd::Panicked);
-            for outcome in [
-                catch_unwind(AssertUnwindSafe(|| on_end(end))),
-                catch_unwind(AssertUnwindSafe(|| drop(leftovers))),
-            ] {
-                if let Err(payload) = outcome {
-                    log::error!("queue {}: panic while it ended: {}", self.name, panic_text(&*payload));
-                    discard(payload);
-                }
-            }
+            self.caught(|| on_end(end));
+            self.caught(|| drop(leftovers.take()));
         };
         self.core.serve(run, finish);
+    }
+
+    fn cancel(&self) {
+        let leftovers = self.core.cancel();
+        self.caught(|| drop(leftovers));
+    }
+
+    /// Runs what belongs to the end of the queue, which a panic must not hold up.
+    fn caught(&self, run: impl FnOnce()) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
+            log::error!("queue {}: panic while it ended: {}", self.name, panic_text(&*payload));
+            discard(payload);
+        }
     }
 
     fn note_panic(&self, payload: &(dyn Any + Send)) {
