@@ -14,6 +14,7 @@ use crate::hal::event::DeviceEvent;
 use crate::hal::interrupt::InterruptError;
 use crate::hal::poll::{Deadline, TimedOut};
 use crate::hal::reset::ResetError;
+use crate::iommu::DomainError;
 
 /// A driver: one instance for each function that it was started on.
 ///
@@ -125,6 +126,12 @@ impl From<InterruptError> for StartError {
 impl From<ResetError> for StartError {
     fn from(error: ResetError) -> Self {
         Self::Session(error.into())
+    }
+}
+
+impl From<DomainError> for StartError {
+    fn from(error: DomainError) -> Self {
+        Self::other(error)
     }
 }
 

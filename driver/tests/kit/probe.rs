@@ -131,9 +131,9 @@ impl Probe {
             probe.interrupts += interrupt.count;
             (probe.note)("interrupt");
         });
-        let domain = Domain::new(session.dma()?, AddressWidth::FULL).map_err(StartError::other)?;
+        let domain = Domain::new(session.dma()?, AddressWidth::FULL)?;
         let memory = SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).map_err(StartError::other)?;
-        let region = domain.map(memory).map_err(StartError::other)?;
+        let region = domain.map(memory)?;
         let bus_master = session.enable_bus_master()?;
         match fault {
             Fault::StartFails => {

@@ -72,8 +72,8 @@ fn run_gives_the_result_and_refuses_to_wait_for_itself() {
     let (on_queue, inner) = queue.run(move || (other.on_queue(), other.run(|| 1))).unwrap();
     assert!(on_queue);
     assert_eq!(inner, Err(RunError::InsideHandler { queue: "run".to_owned() }));
-    // Another queue may be waited for.
-    let second = DispatchQueue::new("second").unwrap();
+    // Another queue may be waited for. A name may be anything.
+    let second = DispatchQueue::new("sec\0nd").unwrap();
     assert_eq!(queue.run(move || second.run(|| 41 + 1)), Ok(Ok(42)));
 }
 

@@ -193,4 +193,10 @@ fn too_few_vectors_is_an_error_that_enables_nothing() {
     assert_eq!(session.configure_interrupts(InterruptKind::Msix, 1, 8).unwrap().len(), 5);
     let twice = session.configure_interrupts(InterruptKind::Msi, 1, 1).unwrap_err();
     assert_eq!(twice.to_string(), "cannot enable MSI: MSI-X is enabled; disable it first");
+    session.disable_interrupts().unwrap();
+    session.disable_interrupts().unwrap();
+    assert_eq!(session.configure_interrupts(InterruptKind::Msi, 1, 1).unwrap().len(), 1);
+    session.disable_interrupts().unwrap();
+    session.reset(ResetKind::FunctionLevel).unwrap();
+    assert!(node.hardware().enabled.is_none(), "what was disabled stays so");
 }

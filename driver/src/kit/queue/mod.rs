@@ -113,7 +113,9 @@ impl DispatchQueue {
         let core = QueueCore::new(capacity);
         let shared = Arc::new(Shared { name: name.to_owned(), id, core, panic_message: Mutex::new(None) });
         let worker = Arc::clone(&shared);
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || worker.work(on_end))?;
+        // A thread's name may not hold a zero byte, and this one may come from anywhere.
+        let thread_name = name.replace('\0', "?");
+        std::thread::Builder::new().name(thread_name).spawn(move || worker.work(on_end))?;
         Ok(Self { handle: Arc::new(Handle { shared }) })
     }
 

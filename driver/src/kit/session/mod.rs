@@ -203,6 +203,24 @@ impl Session {
         Ok(vectors)
     }
 
+    /// Disables what [`configure_interrupts`](Self::configure_interrupts) enabled, so that
+    /// another kind or count can be enabled. Without any it succeeds.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::NotOpen`], [`SessionError::Interrupt`].
+    pub fn disable_interrupts(&self) -> Result<(), SessionError> {
+        let inner = &self.handle.inner;
+        let mut state = inner.lock();
+        let open = state.as_mut().ok_or_else(|| inner.not_open())?;
+        let interrupts = inner.function.interrupts();
+        if let Some(kind) = interrupts.enabled() {
+            interrupts.disable_all(kind)?;
+        }
+        open.vectors = None;
+        Ok(())
+    }
+
     /// Lets a level-triggered or masked vector fire again.
     ///
     /// # Errors
