@@ -1,0 +1,43 @@
+//! The conformance suite on every emulated device, in each of its forms.
+
+use std::sync::Arc;
+
+use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
+use vdk_tests::conformance::Target;
+
+fn conforms(kind: StubKind, options: StubOptions) {
+    let node = StubNode::new(kind, options).expect("the options are valid");
+    let failures = Target::new(Arc::clone(&node) as _).failures();
+    assert!(failures.is_empty(), "stub:{kind}:\n  {}", failures.join("\n  "));
+    assert_eq!(node.iommu().faults(), [], "the suite made no device access memory");
+}
+
+#[test]
+fn edu_conforms() {
+    conforms(StubKind::Edu, StubOptions::default());
+}
+
+#[test]
+fn ioat_conforms() {
+    conforms(StubKind::Ioat, StubOptions::default());
+}
+
+#[test]
+fn ioat_without_mapped_doorbells_and_with_fixed_vectors_conforms() {
+    let options = StubOptions {
+        mapped_doorbells: false,
+        fixed_vectors: true,
+        no_soft_reset: true,
+        channels: 4,
+        ..StubOptions::default()
+    };
+    conforms(StubKind::Ioat, options);
+}
+
+#[test]
+fn a_function_that_is_gone_fails_the_suite() {
+    let node = StubNode::new(StubKind::Ioat, StubOptions::default()).expect("the options are valid");
+    node.remove();
+    let failures = Target::new(node).failures();
+    assert!(failures.len() > 20, "only {failures:?}");
+}
