@@ -279,9 +279,12 @@ impl fmt::Display for IovaRange {
 }
 
 /// Where a function sits on PCI: segment (domain), bus, device and function number.
+///
+/// Firmware has 16 bits for a segment. Linux numbers domains that firmware does not know,
+/// such as those behind Intel's VMD, from `0x10000` on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bdf {
-    segment: u16,
+    segment: u32,
     bus: u8,
     device: u8,
     function: u8,
@@ -290,13 +293,13 @@ pub struct Bdf {
 impl Bdf {
     /// Creates an address; `None` unless `device` is below 32 and `function` below 8.
     #[must_use]
-    pub const fn new(segment: u16, bus: u8, device: u8, function: u8) -> Option<Self> {
+    pub const fn new(segment: u32, bus: u8, device: u8, function: u8) -> Option<Self> {
         if device < 32 && function < 8 { Some(Self { segment, bus, device, function }) } else { None }
     }
 
     /// The segment group (PCI domain).
     #[must_use]
-    pub const fn segment(self) -> u16 {
+    pub const fn segment(self) -> u32 {
         self.segment
     }
 
@@ -342,7 +345,7 @@ pub struct ParseBdfError(String);
 impl FromStr for Bdf {
     type Err = ParseBdfError;
 
-    /// Reads `0000:01:00.0`, or `01:00.0` for segment 0.
+    /// Reads `0000:01:00.0`, or `01:00.0` for segment 0. A segment has up to 8 digits.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         parse_bdf(text).ok_or_else(|| ParseBdfError(text.to_owned()))
     }
@@ -354,7 +357,7 @@ fn parse_bdf(text: &str) -> Option<Bdf> {
     let device = hex_digits(fields.next()?, 2)?;
     let bus = hex_digits(fields.next()?, 2)?;
     let segment = match fields.next() {
-        Some(field) => hex_digits(field, 4)?,
+        Some(field) => hex_digits(field, 8)?,
         None => 0,
     };
     if fields.next().is_some() {
@@ -364,9 +367,9 @@ fn parse_bdf(text: &str) -> Option<Bdf> {
     Bdf::new(segment, u8::try_from(bus).ok()?, u8::try_from(device).ok()?, u8::try_from(function).ok()?)
 }
 
-fn hex_digits(text: &str, most: usize) -> Option<u16> {
+fn hex_digits(text: &str, most: usize) -> Option<u32> {
     let valid = (1..=most).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
-    if valid { u16::from_str_radix(text, 16).ok() } else { None }
+    if valid { u32::from_str_radix(text, 16).ok() } else { None }
 }
 
 /// The requester ID of a transaction: bus, device and function number in 16 bits.
@@ -444,7 +447,17 @@ mod tests {
         for bad in ["", "0:0", "00:20.0", "00:00.8", "0000:00:00.0x", "1:2:3:4.0", "+0:01.0", "g0:00.0"] {
             assert!(bad.parse::<Bdf>().is_err(), "{bad}");
         }
+        assert!("000010000:00:00.0".parse::<Bdf>().is_err() && ":00:00.0".parse::<Bdf>().is_err());
         assert_eq!(bdf.requester_id().as_u16(), 0xa0ff);
+    }
+
+    #[test]
+    fn a_segment_may_be_one_that_linux_numbers_itself() {
+        let behind_vmd: Bdf = "10000:e1:00.0".parse().unwrap();
+        assert_eq!((behind_vmd.segment(), behind_vmd.bus()), (0x10000, 0xe1));
+        assert_eq!(behind_vmd.to_string(), "10000:e1:00.0");
+        assert_eq!("ffffffff:00:00.0".parse::<Bdf>().unwrap().segment(), u32::MAX);
+        assert_eq!("00000001:00:00.0".parse::<Bdf>().unwrap().to_string(), "0001:00:00.0");
     }
 
     #[test]

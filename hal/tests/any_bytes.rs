@@ -278,7 +278,7 @@ proptest! {
 
     #[test]
     fn addresses_of_functions_round_trip_and_any_text_is_parsed_or_refused(
-        segment: u16, bus: u8, device in 0u8..40, function in 0u8..10, text in ".{0,20}",
+        segment: u32, bus: u8, device in 0u8..40, function in 0u8..10, text in ".{0,20}",
     ) {
         let _ = text.parse::<Bdf>();
         match Bdf::new(segment, bus, device, function) {
