@@ -234,7 +234,7 @@ impl Bar {
     ///
     /// # Errors
     ///
-    /// [`BarError::OutOfBounds`] when the set is not inside the BAR,
+    /// [`BarError::SetOutOfBounds`] when the set is not inside the BAR,
     /// [`BarError::Misaligned`] when `offset` is not a multiple of 8.
     pub fn registers<S: RegisterSet>(&self, offset: u64) -> Result<RegisterBlock<S>, BarError> {
         RegisterBlock::new(self.clone(), offset)

@@ -78,6 +78,22 @@ pub enum BarError {
         /// How much the register decodes.
         size: u64,
     },
+    /// A set of registers is not inside the BAR.
+    #[error(
+        "{set} at {offset:#x} needs {length:#x} bytes, which are not all inside {bar} of {size:#x} bytes"
+    )]
+    SetOutOfBounds {
+        /// The register.
+        bar: BarIndex,
+        /// The name of the set.
+        set: &'static str,
+        /// Where the set would begin.
+        offset: u64,
+        /// How long it is.
+        length: u64,
+        /// How much the register decodes.
+        size: u64,
+    },
     /// The access is not naturally aligned.
     #[error("{width} access at {offset:#x} of {bar} is not aligned")]
     Misaligned {

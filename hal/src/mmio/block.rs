@@ -16,7 +16,8 @@ use crate::memory::SharedMemory;
 pub struct RegisterBlock<S> {
     bar: Bar,
     base: u64,
-    _set: PhantomData<fn() -> S>,
+    // Invariant in `S`, as `Register` is.
+    _set: PhantomData<fn(S) -> S>,
 }
 
 impl<S: RegisterSet> RegisterBlock<S> {
@@ -24,10 +25,12 @@ impl<S: RegisterSet> RegisterBlock<S> {
         let size = bar.info().size.as_u64();
         // CAST: `usize` is at most 64 bits wide.
         if base.checked_add(S::LENGTH as u64).is_none_or(|end| end > size) {
-            return Err(BarError::OutOfBounds {
+            return Err(BarError::SetOutOfBounds {
                 bar: bar.info().index,
+                set: S::NAME,
                 offset: base,
-                width: Width::U64,
+                // CAST: as above.
+                length: S::LENGTH as u64,
                 size,
             });
         }
@@ -177,7 +180,8 @@ impl<S: RegisterSet> RegisterBlock<S> {
 pub struct MappedBlock<S> {
     first: *mut u8,
     memory: SharedMemory,
-    _set: PhantomData<fn() -> S>,
+    // Invariant in `S`, as `Register` is.
+    _set: PhantomData<fn(S) -> S>,
 }
 
 // SAFETY: the pointer is into `memory`, which is `Send`, and is used for volatile access.
@@ -236,7 +240,8 @@ impl<S: RegisterSet> MappedBlock<S> {
 
     #[inline(always)]
     fn address<T: RegisterValue, A>(&self, register: &Register<S, T, A>) -> *mut u8 {
-        // SAFETY: `offset + width <= S::LENGTH`, asserted where the register was declared.
+        // SAFETY: `offset + width <= S::LENGTH`, asserted where the register was declared, for
+        // the same `S`: neither type converts into that of another set.
         unsafe { self.first.add(register.offset()) }
     }
 }

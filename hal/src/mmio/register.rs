@@ -59,7 +59,8 @@ pub struct Register<S, T, A> {
     offset: usize,
     name: &'static str,
     split: Option<Split>,
-    _set: PhantomData<fn() -> S>,
+    // Invariant in `S`: sets that are subtypes of each other may differ in length.
+    _set: PhantomData<fn(S) -> S>,
     _value: PhantomData<fn() -> T>,
     _access: PhantomData<fn() -> A>,
 }
@@ -77,7 +78,8 @@ impl<S: RegisterSet, T: RegisterValue, A> Register<S, T, A> {
         let bytes = T::WIDTH.bytes();
         let alignment = if split.is_some() { 4 } else { bytes };
         assert!(offset.is_multiple_of(alignment), "a register is naturally aligned");
-        assert!(offset + bytes <= S::LENGTH, "a register lies inside its set");
+        let inside = offset <= S::LENGTH && bytes <= S::LENGTH - offset;
+        assert!(inside, "a register lies inside its set");
         assert!(split.is_none() || bytes == 8, "only a 64-bit register is split");
         Self { offset, name, split, _set: PhantomData, _value: PhantomData, _access: PhantomData }
     }
@@ -216,4 +218,29 @@ macro_rules! register_block {
     };
     (@split) => { None };
     (@split $split:ident) => { Some($crate::mmio::Split::$split) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    crate::register_block! {
+        /// A set for the tests.
+        struct Small(0x10) {
+            /// Its only register.
+            WORD: u32 @ 0x00, ReadWrite;
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a register lies inside its set")]
+    fn an_offset_whose_end_wraps_around_is_outside() {
+        let _ = Register::<Small, u64, ReadWrite>::new("WRAPS", usize::MAX - 7, None);
+    }
+
+    #[test]
+    #[should_panic(expected = "a register lies inside its set")]
+    fn a_register_that_begins_at_the_end_is_outside() {
+        let _ = Register::<Small, u8, ReadWrite>::new("END", Small::WORD.offset() + 0x10, None);
+    }
 }

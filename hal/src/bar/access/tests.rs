@@ -163,7 +163,10 @@ fn split_registers_are_accessed_in_their_order() {
     assert_eq!(order, [0x2000, 0x2004, 0x200c, 0x2008]);
     assert!(set.doorbell(TrappedRegisters::LOW_HIGH).is_err(), "a doorbell is one access");
     assert!(set.mapped().is_none());
-    assert!(bar.registers::<TrappedRegisters>(0x3fe8).is_err());
+    assert_eq!(
+        bar.registers::<TrappedRegisters>(0x3fe8).unwrap_err().to_string(),
+        "TrappedRegisters at 0x3fe8 needs 0x20 bytes, which are not all inside BAR2 of 0x4000 bytes"
+    );
     assert!(bar.registers::<TrappedRegisters>(u64::MAX - 7).is_err());
     assert!(bar.registers::<TrappedRegisters>(0x2004).is_err());
 }
