@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
 use super::SharedMemory;
-use super::copy::{copy_bytes, fill_pattern, load_word, store_word};
+use super::copy::{copy_bytes, copy_out, fill_pattern, load_word, store_word};
 use super::epoch::{BurstLine, Epoch};
 use crate::barrier;
 use crate::mmio::RegisterValue;
@@ -234,7 +234,7 @@ impl AccessBurst<'_> {
     pub fn read(&self, token: &AccessToken, offset: usize, bytes: &mut [u8]) -> Result<(), Stale> {
         let source = self.pointer(token, offset, bytes.len())?;
         // SAFETY: `pointer` proved the source valid; the destination is an exclusive slice.
-        unsafe { copy_bytes(source, bytes.as_mut_ptr(), bytes.len()) };
+        unsafe { copy_out(source, bytes) };
         Ok(())
     }
 
@@ -454,6 +454,29 @@ mod tests {
         assert_eq!(burst.load(&token, 4000, Ordering::Relaxed), Ok(0x0505_0505_0505_0505u64));
         let other = AccessDomain::new();
         assert_eq!(burst.admit(&page(&other)).unwrap_err(), Stale);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "waits for another thread by counting")]
+    fn every_read_looks_at_the_memory_again() {
+        let domain = AccessDomain::new();
+        let registration = page(&domain);
+        let memory = registration.memory().clone();
+        let writer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            memory.write_value(0, &7u64).unwrap();
+        });
+        let mut reader = domain.reader();
+        let burst = reader.enter();
+        let token = burst.admit(&registration).unwrap();
+        // A compiler that keeps the first value would go round in vain.
+        let mut word = [0; 8];
+        let seen = (0..1u64 << 36).any(|_| {
+            burst.read(&token, 0, &mut word).unwrap();
+            word[0] == 7
+        });
+        assert!(seen);
+        writer.join().unwrap();
     }
 
     #[test]

@@ -3,7 +3,7 @@
 // UNSAFETY: raw copies; the callers have checked the ranges.
 #![expect(unsafe_code, reason = "raw copies of checked ranges")]
 
-use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use super::{OutOfBounds, SharedMemory};
 use crate::mmio::Width;
@@ -29,6 +29,23 @@ pub(super) unsafe fn copy_bytes(source: *const u8, destination: *mut u8, length:
         // SAFETY: the caller's contract; `copy` allows overlap.
         unsafe { core::ptr::copy(source, destination, length) };
     }
+}
+
+/// Copies bytes out of shared memory, once and now.
+///
+/// A plain copy may be moved behind the code that checks it, or be made twice from the
+/// source, since to the compiler nobody else writes there: what was checked would not be
+/// what is used, and a loop that waits for a change would look only once.
+///
+/// # Safety
+///
+/// `source` is valid for reads of as many bytes, and no Rust reference to it is live.
+#[inline(always)]
+pub(super) unsafe fn copy_out(source: *const u8, bytes: &mut [u8]) {
+    // SAFETY: the caller's contract; the destination is an exclusive slice.
+    unsafe { copy_bytes(source, bytes.as_mut_ptr(), bytes.len()) };
+    // ORDERING: SeqCst, for the compiler only: to it the source may change here.
+    compiler_fence(Ordering::SeqCst);
 }
 
 /// Sets `length` bytes to the bytes of `pattern`, lowest first, over and over.

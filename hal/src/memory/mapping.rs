@@ -83,8 +83,8 @@ enum Storage {
     /// Pages made here. Their file, if they have one, has not left this module unless
     /// `exported` says so.
     Own(MmapRegion),
-    /// A part of a file that came from elsewhere.
-    File { region: MmapRegion },
+    /// A part of a file that came from elsewhere; private pages unless it is `shared`.
+    File { region: MmapRegion, shared: bool },
     /// A device or a file that may go away.
     Guarded { _mmap: GuardedMmap },
     /// Taken over from a caller. The fields are dropped in this order.
@@ -165,7 +165,7 @@ impl Mapping {
             .map_err(|error| failed(io::Error::other(error)))?;
         let address = NonNull::new(region.as_ptr()).ok_or_else(|| failed(io::ErrorKind::Other.into()))?;
         exclude_from_fork(address, bytes);
-        Ok(Self::new(address, bytes, Pages::Base, Storage::File { region }))
+        Ok(Self::new(address, bytes, Pages::Base, Storage::File { region, shared: writable }))
     }
 
     /// Maps `length` bytes of `file`, shared, from `offset`, so that an access after they
@@ -263,7 +263,9 @@ impl Mapping {
     /// it can reach the pages, so that they are never exclusive again.
     pub(super) fn file(&self) -> Option<(&File, u64)> {
         let region = match &self.storage {
-            Storage::Own(region) | Storage::File { region } => region,
+            Storage::Own(region) | Storage::File { region, shared: true } => region,
+            // Who maps the file of private pages gets others.
+            Storage::File { shared: false, .. } => return None,
             Storage::Guarded { .. } | Storage::Vector { .. } | Storage::Foreign { .. } => return None,
         };
         let file = region.file_offset().map(|f| (f.file(), f.start()))?;
@@ -484,6 +486,7 @@ mod tests {
         let mut bytes = [0; 7];
         file.read_exact_at(&mut bytes, 0).unwrap();
         assert_eq!((&bytes, memory.read_value::<[u8; 7]>(0)), (b"content", Ok(*b"changed")));
+        assert!(memory.file().is_none(), "who maps the file does not see these pages");
         assert!(SharedMemory::map_file(&file, 0, ByteLength::new(4097), false).is_err());
         assert!(SharedMemory::map_file(&file, 1, ByteLength::new(1), false).is_err());
     }

@@ -14,7 +14,7 @@ use thiserror::Error;
 use vm_memory::VolatileSlice;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::copy::{copy_bytes, load_word, store_word};
+use super::copy::{copy_bytes, copy_out, load_word, store_word};
 use super::mapping::Mapping;
 use super::{MemoryError, Pages, PinnedMemory, Slots};
 use crate::address::{ByteLength, HostAddress};
@@ -200,7 +200,8 @@ impl SharedMemory {
 
     /// The file behind the memory and the offset of the range in it, to hand it to
     /// another process. From then on the memory is shared for good: it does not become
-    /// [pinned](Self::try_into_pinned) again.
+    /// [pinned](Self::try_into_pinned) again. `None` where another process would not get
+    /// these pages: there is no file, or it was mapped to be read only.
     #[must_use]
     pub fn file(&self) -> Option<(&File, u64)> {
         // CAST: `usize` is at most 64 bits wide.
@@ -255,7 +256,7 @@ impl SharedMemory {
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
         let source = self.checked_pointer(offset, bytes.len())?;
         // SAFETY: the source was checked; the destination is an exclusive slice outside it.
-        unsafe { copy_bytes(source, bytes.as_mut_ptr(), bytes.len()) };
+        unsafe { copy_out(source, bytes) };
         Ok(())
     }
 
