@@ -52,8 +52,9 @@ pub fn dma_rmb() {
 
 /// Proof that everything written to memory so far is ordered before the next doorbell.
 ///
-/// Only [`doorbell`] makes one, and a doorbell can only be rung with one, so that
-/// "OWN flag after tail pointer" does not compile.
+/// Only [`doorbell`] makes one, and each rings one doorbell once: a ring without its own
+/// barrier does not compile. What is written between the barrier and the ring is not
+/// covered.
 #[derive(Debug)]
 #[must_use = "the barrier was for a doorbell; ring it with this token"]
 pub struct DoorbellToken(());
@@ -80,8 +81,13 @@ pub fn write_combining_flush() {
     unsafe {
         core::arch::x86_64::_mm_sfence();
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    // ORDERING: SeqCst is the full barrier, which drains the buffers too.
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: `dsb st` completes earlier stores, gathered ones too, and has no other effect.
+    unsafe {
+        core::arch::asm!("dsb st", options(nostack, preserves_flags));
+    }
+    #[cfg(not(any(all(target_arch = "x86_64", not(miri)), target_arch = "aarch64")))]
+    // ORDERING: SeqCst is the strongest barrier there is without knowing the processor.
     fence(Ordering::SeqCst);
 }
 

@@ -40,9 +40,11 @@ impl EventFd {
         Ok(Self { fd: Arc::new(fd) })
     }
 
-    /// Adds `count` to the counter. A counter that is full stays full: it is readable, and
-    /// that is all that a signal promises.
+    /// Adds `count` to the counter, which holds 2^64 - 2 at most. What does not fit is not
+    /// added: the counter is readable then, and that is all that a signal promises.
     pub fn signal(&self, count: u64) {
+        // The kernel takes the largest number for an error.
+        let count = count.min(u64::MAX - 1);
         loop {
             match rustix::io::write(&*self.fd, &count.to_ne_bytes()) {
                 Err(Errno::INTR) => {}
@@ -118,6 +120,8 @@ mod tests {
         event.signal(1);
         assert_eq!(event.take(), u64::MAX - 1);
         assert!(!event.wait(Duration::from_millis(1)).unwrap());
+        event.signal(u64::MAX);
+        assert_eq!(event.take(), u64::MAX - 1, "as much as the counter holds");
     }
 
     #[test]
