@@ -205,14 +205,11 @@ impl<'device> Burst<'device> {
 
     #[inline(always)]
     fn spend(&mut self, length: u64) -> bool {
-        // An access that is too long makes it wrap, which is not within the budget; or it
-        // wraps twice, and then the access fails for its length.
-        let left = self.budget.wrapping_sub(length).wrapping_sub(ACCESS_COST);
-        let within = left <= BUDGET;
-        if within {
+        let left = length.checked_add(ACCESS_COST).and_then(|cost| self.budget.checked_sub(cost));
+        if let Some(left) = left {
             self.budget = left;
         }
-        within
+        left.is_some()
     }
 
     #[inline(always)]

@@ -42,7 +42,8 @@ impl BusMasterGate {
     /// # Errors
     ///
     /// [`TimedOut`] when a burst does not end within 2 s in one domain. The gate is closed
-    /// then, but that burst may still access memory; calling again waits again.
+    /// then, but bursts that are under way, in whatever domain, may still access memory;
+    /// calling again waits again.
     pub fn close(&self) -> Result<(), TimedOut> {
         // ORDERING: SeqCst store before the fence in `revoke_tokens`; pairs with `is_open`
         // in a burst, which comes after the burst's announcement.

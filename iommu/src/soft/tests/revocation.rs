@@ -250,6 +250,29 @@ fn a_gate_that_closes_stops_a_long_copy_and_nothing_follows() {
 }
 
 #[test]
+fn an_absurd_length_does_not_open_a_gate_that_a_burst_found_closed() {
+    let (domain, gate, mut device) = machine(SoftIommuOptions::default());
+    let host = memory(1);
+    domain.map(iova(0x1000), &host, Permissions::ReadWrite).unwrap();
+    gate.close().unwrap();
+    gate.open();
+    let mut burst = device.burst().unwrap();
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| gate.close());
+        while burst.renew().is_ok() {}
+        for short_of_all in [0, 63, 64, 65, BURST_BYTES, BURST_BYTES + 127, BURST_BYTES + 128] {
+            let length = u64::MAX - short_of_all;
+            assert!(burst.fill(iova(0x1000), length, 1).is_err(), "{length:#x}");
+            assert!(burst.copy(iova(0x1000), iova(0x1800), length).is_err(), "{length:#x}");
+            assert_eq!(burst.write(iova(0x1000), &[1]).unwrap_err().reason, FaultReason::BusMasterOff);
+        }
+        drop(burst);
+        closing.join().unwrap().unwrap();
+    });
+    assert_eq!(host.read_value::<u64>(0), Ok(0));
+}
+
+#[test]
 fn closing_a_gate_while_a_burst_is_stuck_is_an_error() {
     let (domain, gate, mut device) = machine(SoftIommuOptions::default());
     let burst = device.burst().unwrap();
