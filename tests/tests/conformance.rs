@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
+use vdk_hal::function::PciNode;
 use vdk_tests::conformance::Target;
 
 fn conforms(kind: StubKind, options: StubOptions) {
     let node = StubNode::new(kind, options).expect("the options are valid");
-    let failures = Target::new(Arc::clone(&node) as _).failures();
+    let shared: Arc<dyn PciNode> = node.clone();
+    let failures = Target::new(shared).failures();
     assert!(failures.is_empty(), "stub:{kind}:\n  {}", failures.join("\n  "));
     assert_eq!(node.iommu().faults(), [], "the suite made no device access memory");
 }
