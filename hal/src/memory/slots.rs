@@ -132,7 +132,9 @@ impl<T: Slot> Slots<T> {
     #[inline]
     pub fn store_words<const N: usize>(&self, index: usize, first: usize, values: [u64; N]) {
         let fits = first <= Self::WORDS && N <= Self::WORDS - first;
-        assert!(index < self.count && fits, "slot {index} words {first}..+{N} of {}", self.count);
+        if index >= self.count || !fits {
+            words_out_of_range(index, first, N, self.count);
+        }
         for (word, value) in values.into_iter().enumerate() {
             // SAFETY: `index < count` and `first + word < WORDS`, checked above.
             let address = unsafe { self.first.add(index * Self::WORDS + first + word) };
@@ -145,12 +147,30 @@ impl<T: Slot> Slots<T> {
 
     #[inline(always)]
     fn word(&self, index: usize, word: usize) -> &AtomicU64 {
-        assert!(index < self.count && word < Self::WORDS, "slot {index} word {word} of {}", self.count);
+        if index >= self.count || word >= Self::WORDS {
+            word_out_of_range(index, word, self.count);
+        }
         // SAFETY: `index < count` and `word < WORDS`, so the word is inside the checked range.
         let address = unsafe { self.first.add(index * Self::WORDS + word) };
         // SAFETY: aligned to 8 and alive by the type invariant; only used as an atomic.
         unsafe { AtomicU64::from_ptr(address) }
     }
+}
+
+// Functions of their own, since the arguments of a message would be stored on every access.
+
+#[cold]
+#[inline(never)]
+fn word_out_of_range(index: usize, word: usize, count: usize) -> ! {
+    // PANIC: a bug of the caller, as documented at the functions that lead here.
+    panic!("slot {index} word {word} of {count}");
+}
+
+#[cold]
+#[inline(never)]
+fn words_out_of_range(index: usize, first: usize, length: usize, count: usize) -> ! {
+    // PANIC: a bug of the caller, as documented at the function that leads here.
+    panic!("slot {index} words {first}..+{length} of {count}");
 }
 
 #[cfg(test)]
