@@ -26,6 +26,9 @@ pub struct StubOptions {
     /// How long the device thread looks for more work before it sleeps. On a machine with
     /// one processor it never waits like this.
     pub spin: Duration,
+    /// The processor that the device thread is pinned to, for measurements. One that does
+    /// not exist is ignored, with a warning.
+    pub cpu: Option<usize>,
     /// Whether doorbells are mapped memory. Where not, every access is trapped, as over a
     /// socket.
     pub mapped_doorbells: bool,
@@ -53,6 +56,7 @@ impl Default for StubOptions {
             fault_plan: FaultPlan::default(),
             seed: 0,
             spin: Duration::from_micros(50),
+            cpu: None,
             mapped_doorbells: true,
             fixed_vectors: false,
             no_soft_reset: false,

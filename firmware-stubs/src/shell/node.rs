@@ -68,7 +68,8 @@ impl StubNode {
             faults: DriverFaultLog::default(),
             counters: Counters::default(),
         };
-        let core = Core::new(options.address, shared, iommu, options.domain, options.spin, device);
+        let StubOptions { address, domain, spin, cpu, .. } = options;
+        let core = Core::new(address, shared, iommu, domain, spin, cpu, device);
         Ok(Arc::new(Self { core }))
     }
 

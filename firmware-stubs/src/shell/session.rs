@@ -19,6 +19,8 @@ pub(crate) struct Core {
     pub(crate) iommu: Arc<SoftIommu>,
     pub(crate) domain: Option<Arc<SoftDomain>>,
     pub(crate) spin: Duration,
+    /// The processor of the device thread.
+    pub(crate) cpu: Option<usize>,
     /// Who has the function open.
     pub(crate) holder: Mutex<Option<String>>,
     sessions: AtomicU64,
@@ -38,6 +40,7 @@ impl Core {
         iommu: Arc<SoftIommu>,
         domain: Option<Arc<SoftDomain>>,
         spin: Duration,
+        cpu: Option<usize>,
         device: Device,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -46,6 +49,7 @@ impl Core {
             iommu,
             domain,
             spin,
+            cpu,
             holder: Mutex::default(),
             sessions: AtomicU64::new(0),
             waiting: Waiting::default(),

@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
+use rustix::thread::{CpuSet, sched_setaffinity};
 use vdk_iommu::soft::BusMaster;
 
 use super::model::Work;
@@ -15,6 +16,9 @@ pub(crate) fn run(session: &Arc<Session>, mut bus: BusMaster) {
     let core = &session.core;
     let shared = &core.shared;
     let mut watch = Watch::new(core.spin);
+    if let Some(cpu) = core.cpu {
+        pin(cpu);
+    }
     let mut device = core.lock();
     while !session.is_stopping() {
         if core.is_wanted() {
@@ -44,6 +48,18 @@ pub(crate) fn run(session: &Arc<Session>, mut bus: BusMaster) {
         }
         watch.begin_again();
         device = core.lock();
+    }
+}
+
+/// Pins the calling thread to one processor.
+fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    let known = cpu < CpuSet::MAX_CPU;
+    if known {
+        set.set(cpu);
+    }
+    if !known || sched_setaffinity(None, &set).is_err() {
+        log::warn!("the device thread cannot run on processor {cpu}");
     }
 }
 
