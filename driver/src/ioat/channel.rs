@@ -236,7 +236,11 @@ impl<T> Channel<T> {
     /// What happened so far.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        Statistics { bytes: self.ring.bytes() - self.bytes_undone, ..self.statistics }
+        Statistics {
+            bytes: self.ring.bytes() - self.bytes_undone,
+            descriptors: self.ring.descriptors(),
+            ..self.statistics
+        }
     }
 
     /// Posts a copy of `segments`, all of it or nothing. The engine sees it at the next
@@ -245,7 +249,7 @@ impl<T> Channel<T> {
     /// # Errors
     ///
     /// [`Rejected`] with the owner; see [`RejectReason`].
-    #[inline]
+    #[inline(always)]
     pub fn copy(&mut self, segments: &[CopySegment], owner: T) -> Result<Cookie, Rejected<T>> {
         let posted = self.ring.post::<false>(segments.iter().copied().map(Transfer::from), Some(owner));
         posted.map_err(|(owner, reason)| self.rejected(owner, reason))
@@ -294,11 +298,12 @@ impl<T> Channel<T> {
     /// mapped; a mapped one does not tell. The channel has failed then.
     #[inline]
     pub fn commit(&mut self) -> Result<(), ChannelError> {
-        let Some((count, added)) = self.ring.issue() else { return Ok(()) };
-        let ordered = barrier::doorbell();
+        let Some(count) = self.ring.issue() else { return Ok(()) };
+        // As little as possible is stored between the last descriptor and the doorbell, so
+        // that both lines are on their way together.
+        let rung = self.doorbell.ring(barrier::doorbell(), count);
         self.statistics.doorbells += 1;
-        self.statistics.descriptors += u64::from(added);
-        match self.doorbell.ring(ordered, count) {
+        match rung {
             Ok(()) => Ok(()),
             Err(error) => Err(self.fail_register(error)),
         }
@@ -321,10 +326,9 @@ impl<T> Channel<T> {
         // ORDERING: Acquire pairs with the device's write of the word, which it does after
         // the data of the descriptors.
         let word = self.cells.load_word(self.cell, 0, Ordering::Acquire);
-        if word == self.seen && !self.ring.can_retire() {
-            return self.failure.clone().map_or(Ok(0), Err);
+        if word != self.seen {
+            self.digest(word);
         }
-        self.digest(word);
         let count = self.ring.retire(budget, &mut ended);
         self.statistics.operations += count as u64;
         match &self.failure {
@@ -336,7 +340,7 @@ impl<T> Channel<T> {
     /// Takes note of a completion word.
     #[inline]
     pub(super) fn digest(&mut self, word: u64) {
-        if self.failure.is_some() || word == self.seen {
+        if self.failure.is_some() {
             return;
         }
         let status = ChannelStatus(word);

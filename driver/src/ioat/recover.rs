@@ -112,7 +112,9 @@ impl<T> Channel<T> {
         let started = poll_until(&clock, deadline, Pace::FAST, "the first descriptor", || {
             // ORDERING: Acquire, as in `poll`.
             let word = self.cells.load_word(self.cell, 0, Ordering::Acquire);
-            self.digest(word);
+            if word != self.seen {
+                self.digest(word);
+            }
             match &self.failure {
                 Some(failure) => Err(StartFailure::Channel(failure.clone())),
                 None => Ok(self.ring.can_retire().then_some(())),

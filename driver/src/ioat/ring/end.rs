@@ -7,7 +7,7 @@ use vdk_hal::address::Iova;
 
 use super::super::error::OperationError;
 use super::super::{Completion, Cookie};
-use super::{Entry, FIRST_WORD, Finished, Ring, SLOT_BYTES, first_word, is_reached};
+use super::{Entry, FIRST_WORD, Finished, Ring, SLOT_BYTES, first_word};
 
 impl<T> Ring<T> {
     /// Ends the operation that is being fed in pieces: what was posted of it is all there
@@ -17,7 +17,7 @@ impl<T> Ring<T> {
         self.cut = Some(cookie.0);
         // There is an entry for it: each of the others has a descriptor of its own, and one
         // slot is always free.
-        let place = self.place(self.posted);
+        let place = self.slot(self.posted);
         self.operations[place] = Entry { owner: Some(owner), end: self.head };
         self.posted += 1;
         cookie
@@ -36,11 +36,11 @@ impl<T> Ring<T> {
         let mut carried = None;
         let mut next_error = first;
         while self.ended != self.posted {
-            let place = self.place(self.ended);
+            let place = self.slot(self.ended);
             let entry = &mut self.operations[place];
             let cookie = Cookie(self.ended);
             let owner = entry.owner.take();
-            if !is_reached(entry.end, self.completed) {
+            if entry.end > self.completed {
                 carried = carried.or(Some(next_error));
                 next_error = rest;
             } else if self.cut == Some(cookie.0) {
@@ -63,14 +63,14 @@ impl<T> Ring<T> {
     /// Makes the ring empty and usable for a new chain, which begins at the returned
     /// address. Everything outstanding was ended.
     pub(in crate::ioat) fn restart(&mut self) -> Iova {
+        self.withdrawn += self.head - self.issued;
         (self.issued, self.completed, self.released) = (self.head, self.head, self.head);
-        self.epoch = self.head;
-        self.lapped = false;
-        self.free = self.capacity;
-        self.unmarked = 0;
+        (self.epoch, self.marked, self.owned) = (self.head, self.head, self.head + 1);
+        self.end = self.head + self.capacity;
+        self.is_shut = false;
         self.cut = None;
         self.link();
-        Iova::new(self.base + u64::from(self.head & self.mask) * SLOT_BYTES)
+        Iova::new(self.base + (self.head & self.mask) * SLOT_BYTES)
     }
 
     /// Keeps every owner for ever: the engine could not be stopped.
@@ -82,23 +82,21 @@ impl<T> Ring<T> {
     /// Points each descriptor to the next one and the last to the first.
     pub(super) fn link(&self) {
         for index in 0..=self.mask {
-            let next = self.base + u64::from(index.wrapping_add(1) & self.mask) * SLOT_BYTES;
+            let next = self.base + ((index + 1) & self.mask) * SLOT_BYTES;
             self.table.write(self.slot(index), &IoatDescriptor { next, ..IoatDescriptor::default() });
         }
     }
 
     /// The bytes of the descriptors from `index` to the head; for statistics, since the
     /// device could have changed them.
-    fn bytes_from(&self, index: u32) -> u64 {
-        let count = self.head.wrapping_sub(index);
+    fn bytes_from(&self, index: u64) -> u64 {
         let mut control = IoatControl::default();
         control.set_null(true);
         let null = first_word(0, control);
-        (0..count)
-            .map(|step| {
-                let slot = self.slot(index.wrapping_add(step));
+        (index..self.head)
+            .map(|index| {
                 // ORDERING: Relaxed; nothing else is read because of it.
-                let word = self.table.load_word(slot, FIRST_WORD, Ordering::Relaxed);
+                let word = self.table.load_word(self.slot(index), FIRST_WORD, Ordering::Relaxed);
                 if word & null == 0 { word & u64::from(u32::MAX) } else { 0 }
             })
             .sum()

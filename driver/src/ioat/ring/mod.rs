@@ -2,7 +2,7 @@
 //!
 //! # Ownership
 //!
-//! Four free-running indices divide the table, each written only here:
+//! Four free-running indices, which never wrap, divide the table, each written only here:
 //!
 //! ```text
 //!   released <= completed <= issued <= head <= released + capacity
@@ -43,7 +43,7 @@ struct Entry<T> {
     /// What rides along; `None` for a piece that is not the last of its operation.
     owner: Option<T>,
     /// The index after the last descriptor.
-    end: u32,
+    end: u64,
 }
 
 /// How the ring is laid out and marked.
@@ -68,7 +68,7 @@ pub(super) enum Progress {
     /// A descriptor that had completed before the last report: a late or repeated word.
     Stale,
     /// Everything before this index is done.
-    UpTo(u32),
+    UpTo(u64),
 }
 
 /// How a forced end of everything outstanding went.
@@ -83,31 +83,35 @@ pub(super) struct Finished {
 pub(super) struct Ring<T> {
     table: Slots<IoatDescriptor>,
     base: u64,
-    mask: u32,
-    head: u32,
-    /// Zero also while the ring is shut.
-    free: u32,
+    mask: u64,
+    head: u64,
+    /// The index at which the ring is full; `head` while it is shut.
+    end: u64,
     transfer_cap: u64,
-    /// Descriptors written since the last one that asks for a completion word.
-    unmarked: u32,
-    completion_interval: u32,
-    /// The bits that ask for a completion word, in place in the first word of a descriptor.
-    mark: u64,
+    /// The index after the last descriptor that asks for a completion word.
+    marked: u64,
+    completion_interval: u64,
+    /// The index up to which the lines of free slots were fetched for writing. Past `issued`,
+    /// so that the first operation of a batch, which may be the only one, fetches none.
+    owned: u64,
     /// The first word of the last descriptor written, to mark it later.
     last_word: u64,
-    issued: u32,
-    /// Where DMACOUNT began to count.
-    epoch: u32,
-    /// Whether every slot has been completed since then.
-    lapped: bool,
-    operations: Box<[Entry<T>]>,
-    /// Free-running counts of operations.
+    issued: u64,
+    /// Free-running count of operations.
     posted: u64,
-    ended: u64,
-    completed: u32,
-    released: u32,
-    capacity: u32,
     bytes: u64,
+    operations: Box<[Entry<T>]>,
+    /// The bits that ask for a completion word, in place in the first word of a descriptor.
+    mark: u64,
+    /// Where DMACOUNT began to count.
+    epoch: u64,
+    ended: u64,
+    completed: u64,
+    released: u64,
+    capacity: u64,
+    /// Descriptors that were posted and never handed to the engine.
+    withdrawn: u64,
+    is_shut: bool,
     /// The operation that was cut off while it was fed in pieces.
     cut: Option<u64>,
 }
@@ -115,6 +119,8 @@ pub(super) struct Ring<T> {
 /// The descriptor words that are written for each transfer: size and control, source,
 /// destination. `next` stays in place.
 const FIRST_WORD: usize = 0;
+/// A word for the driver's own use.
+const USER_WORD: usize = 7;
 
 impl<T> Ring<T> {
     /// A ring in `table`, whose first slot the device sees at `base`.
@@ -126,30 +132,29 @@ impl<T> Ring<T> {
         mark.set_completion_write(true);
         mark.set_interrupt_enable(options.interrupt);
         let operations = (0..slots).map(|_| Entry { owner: None, end: 0 }).collect();
-        // CAST: a table has at most 2^16 slots.
-        #[expect(clippy::cast_possible_truncation, reason = "at most 2^16 slots")]
-        let mask = slots as u32 - 1;
         let ring = Self {
             table,
             base: base.as_u64(),
-            mask,
+            mask: slots as u64 - 1,
             head: 0,
-            free: options.capacity,
+            end: options.capacity.into(),
             transfer_cap: options.transfer_cap,
-            unmarked: 0,
-            completion_interval: options.completion_interval,
-            mark: first_word(0, mark),
+            marked: 0,
+            completion_interval: options.completion_interval.into(),
+            owned: 1,
             last_word: 0,
             issued: 0,
-            epoch: 0,
-            lapped: false,
-            operations,
             posted: 0,
+            bytes: 0,
+            operations,
+            mark: first_word(0, mark),
+            epoch: 0,
             ended: 0,
             completed: 0,
             released: 0,
-            capacity: options.capacity,
-            bytes: 0,
+            capacity: options.capacity.into(),
+            withdrawn: 0,
+            is_shut: false,
             cut: None,
         };
         ring.link();
@@ -158,20 +163,22 @@ impl<T> Ring<T> {
 
     /// How many descriptors can be posted now.
     pub(super) fn free(&self) -> usize {
-        widen(self.free)
+        narrow(self.end - self.head)
     }
 
     /// How many descriptors can be outstanding at most.
     pub(super) fn capacity(&self) -> usize {
-        widen(self.capacity)
+        narrow(self.capacity)
     }
 
     /// Operations, and pieces of one, that have not ended.
     pub(super) fn outstanding(&self) -> usize {
-        // CAST: never more than the slots.
-        #[expect(clippy::cast_possible_truncation, reason = "never more than the slots")]
-        let count = (self.posted - self.ended) as usize;
-        count
+        narrow(self.posted - self.ended)
+    }
+
+    /// Descriptors handed to the engine so far.
+    pub(super) fn descriptors(&self) -> u64 {
+        self.issued - self.withdrawn
     }
 
     /// Bytes posted so far.
@@ -193,122 +200,106 @@ impl<T> Ring<T> {
     pub(super) fn can_retire(&self) -> bool {
         self.completed != self.released
             && self.ended != self.posted
-            && is_reached(self.operations[self.place(self.ended)].end, self.completed)
+            && self.operations[self.slot(self.ended)].end <= self.completed
     }
 
-    /// Hands everything posted to the engine: what to write to DMACOUNT, and how many
-    /// descriptors that adds. `None` when there is nothing new.
+    /// Hands everything posted to the engine: what to write to DMACOUNT, `None` when there
+    /// is nothing new.
     #[inline]
-    pub(super) fn issue(&mut self) -> Option<(u16, u32)> {
-        let added = self.head.wrapping_sub(self.issued);
-        if added == 0 {
+    pub(super) fn issue(&mut self) -> Option<u16> {
+        if self.head == self.issued {
             return None;
         }
-        if self.unmarked != 0 {
-            self.unmarked = 0;
-            let last = self.slot(self.head.wrapping_sub(1));
+        if self.marked != self.head {
+            self.marked = self.head;
+            let last = self.slot(self.head - 1);
             self.table.store_words(last, FIRST_WORD, [self.last_word | self.mark]);
         }
         self.issued = self.head;
+        self.owned = self.owned.max(self.head + 1);
         // CAST: DMACOUNT counts modulo 2^16.
         #[expect(clippy::cast_possible_truncation, reason = "DMACOUNT counts modulo 2^16")]
-        let count = self.issued.wrapping_sub(self.epoch) as u16;
-        Some((count, added))
+        let count = (self.issued - self.epoch) as u16;
+        Some(count)
     }
 
     /// What an address in a completion word or in CHANSTS means.
     #[inline]
     pub(super) fn progress(&self, completed: Iova) -> Result<Progress, CompletionFault> {
-        if completed.as_u64() == 0 {
-            // The state after a reset: nothing of this chain is done.
-            return Ok(Progress::None);
-        }
         let offset = completed.as_u64().wrapping_sub(self.base);
-        if offset >= (u64::from(self.mask) + 1) * SLOT_BYTES || !offset.is_multiple_of(SLOT_BYTES) {
-            return Err(CompletionFault::OutsideRing);
+        if offset > self.mask * SLOT_BYTES || !offset.is_multiple_of(SLOT_BYTES) {
+            // Zero is the state after a reset: nothing of this chain is done.
+            let is_reset = completed.as_u64() == 0;
+            return if is_reset { Ok(Progress::None) } else { Err(CompletionFault::OutsideRing) };
         }
-        // CAST: below the count of slots.
-        #[expect(clippy::cast_possible_truncation, reason = "below the count of slots")]
-        let slot = (offset / SLOT_BYTES) as u32;
-        let ahead = slot.wrapping_add(1).wrapping_sub(self.completed) & self.mask;
+        let ahead = (offset / SLOT_BYTES + 1).wrapping_sub(self.completed) & self.mask;
         if ahead == 0 {
             return Ok(Progress::None);
         }
-        if ahead <= self.issued.wrapping_sub(self.completed) {
-            return Ok(Progress::UpTo(self.completed.wrapping_add(ahead)));
+        if ahead <= self.issued - self.completed {
+            return Ok(Progress::UpTo(self.completed + ahead));
         }
+        // Either one that was done in this chain, or one that is still to come.
         let behind = self.mask + 1 - ahead;
-        let not_issued = ahead <= self.head.wrapping_sub(self.completed);
-        if not_issued || (!self.lapped && behind >= self.completed.wrapping_sub(self.epoch)) {
-            return Err(CompletionFault::NotIssued);
-        }
-        Ok(Progress::Stale)
+        let is_to_come = ahead <= self.head - self.completed || behind >= self.completed - self.epoch;
+        if is_to_come { Err(CompletionFault::NotIssued) } else { Ok(Progress::Stale) }
     }
 
     /// Notes that everything before `index` is done.
     #[inline]
-    pub(super) fn complete(&mut self, index: u32) {
+    pub(super) fn complete(&mut self, index: u64) {
         self.completed = index;
-        self.lapped |= index.wrapping_sub(self.epoch) > self.mask;
     }
 
     /// Gives back up to `budget` owners whose operations are done.
     #[inline]
     pub(super) fn retire(&mut self, budget: usize, ended: &mut impl FnMut(Completion<T>)) -> usize {
         let mut count = 0;
-        while count < budget && self.ended != self.posted {
-            let place = self.place(self.ended);
+        let (mut next, mut released) = (self.ended, self.released);
+        while count < budget && next != self.posted {
+            let place = self.slot(next);
             let entry = &mut self.operations[place];
-            if !is_reached(entry.end, self.completed) {
+            if entry.end > self.completed {
                 break;
             }
-            let owner = entry.owner.take();
-            self.free += entry.end.wrapping_sub(self.released);
-            self.released = entry.end;
-            let cookie = Cookie(self.ended);
-            // Before the call: if it panics, the owner was given back once all the same.
-            self.ended += 1;
-            if let Some(owner) = owner {
+            released = entry.end;
+            let cookie = Cookie(next);
+            next += 1;
+            // Taken before the call: if it panics, the owner was given back all the same, and
+            // the entry counts as a piece without an owner when the loop comes by again.
+            if let Some(owner) = entry.owner.take() {
                 count += 1;
                 ended(Completion { cookie, result: Ok(()), owner });
             }
         }
+        (self.ended, self.released) = (next, released);
+        self.end = if self.is_shut { self.head } else { released + self.capacity };
         count
     }
 
     /// Takes nothing new until [`restart`](Self::restart).
     pub(super) fn shut(&mut self) {
-        self.free = 0;
+        self.is_shut = true;
+        self.end = self.head;
     }
 
+    /// The place of a descriptor in the table, or of an operation among the operations.
     #[inline(always)]
-    fn slot(&self, index: u32) -> usize {
-        widen(index & self.mask)
-    }
-
-    #[inline(always)]
-    fn place(&self, operation: u64) -> usize {
-        // CAST: masked to the count of slots.
-        #[expect(clippy::cast_possible_truncation, reason = "masked to the count of slots")]
-        let place = (operation & u64::from(self.mask)) as usize;
-        place
+    fn slot(&self, index: u64) -> usize {
+        narrow(index & self.mask)
     }
 }
 
 /// The size of a descriptor.
 pub(super) const SLOT_BYTES: u64 = size_of::<IoatDescriptor>() as u64;
 
-/// Whether everything before `end` is done. At most 2^16 descriptors are outstanding, so
-/// the difference tells which index comes first although both wrap.
+/// A count of slots, or less.
 #[inline(always)]
-fn is_reached(end: u32, completed: u32) -> bool {
-    completed.wrapping_sub(end) < 1 << 31
-}
-
-#[inline(always)]
-const fn widen(value: u32) -> usize {
-    // CAST: `usize` has at least 32 bits on every supported target.
-    value as usize
+const fn narrow(count: u64) -> usize {
+    // CAST: at most 2^16.
+    #[expect(clippy::cast_possible_truncation, reason = "at most 2^16")]
+    let count = count as usize;
+    count
 }
 
 /// Size and control as they lie in the first 64-bit word of a descriptor.
