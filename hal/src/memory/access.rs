@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
 use super::SharedMemory;
-use super::copy::{copy_bytes, copy_out, fill_pattern, load_word, store_word};
+use super::copy::{copy_bytes, copy_out, fill_pattern, load_word, prefetch_line, store_word};
 use super::epoch::{BurstLine, Epoch};
 use crate::barrier;
 use crate::mmio::RegisterValue;
@@ -331,13 +331,7 @@ impl AccessBurst<'_> {
     #[inline(always)]
     pub fn prefetch(&self, token: &AccessToken, offset: usize) {
         if let Ok(address) = self.pointer(token, offset, 1) {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a prefetch of any address has no effect on memory.
-            unsafe {
-                core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            let _ = address;
+            prefetch_line(address);
         }
     }
 

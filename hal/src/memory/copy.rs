@@ -20,14 +20,42 @@ use crate::mmio::Width;
 #[inline(always)]
 pub(super) unsafe fn copy_bytes(source: *const u8, destination: *mut u8, length: usize) {
     if length == 64 {
-        // One descriptor or cache line: a fixed length becomes four vector moves in line.
+        // One descriptor or cache line.
+        // SAFETY: the caller's contract.
+        unsafe { copy_line(source, destination) };
+    } else {
+        // SAFETY: the caller's contract; `copy` allows overlap.
+        unsafe { core::ptr::copy(source, destination, length) };
+    }
+}
+
+/// Copies 64 bytes in line, everything read before anything is written. A copy of an array
+/// would be merged with the call beside it.
+///
+/// # Safety
+///
+/// As [`copy_bytes`] for 64 bytes.
+#[inline(always)]
+unsafe fn copy_line(source: *const u8, destination: *mut u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_storeu_si128};
+        let (from, to) = (source.cast::<__m128i>(), destination.cast::<__m128i>());
+        // SAFETY: within the 64 bytes of the caller's contract; the load needs no alignment.
+        let load = |part: usize| unsafe { _mm_loadu_si128(from.wrapping_add(part)) };
+        let parts = [load(0), load(1), load(2), load(3)];
+        // SAFETY: as for the loads.
+        let store = |part: usize| unsafe { _mm_storeu_si128(to.wrapping_add(part), parts[part]) };
+        for part in 0..4 {
+            store(part);
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
         // SAFETY: the caller's contract; `[u8; 64]` has no alignment and no invalid value.
         let line = unsafe { source.cast::<[u8; 64]>().read() };
         // SAFETY: the caller's contract.
         unsafe { destination.cast::<[u8; 64]>().write(line) };
-    } else {
-        // SAFETY: the caller's contract; `copy` allows overlap.
-        unsafe { core::ptr::copy(source, destination, length) };
     }
 }
 
@@ -85,6 +113,18 @@ pub fn fill_bytes_of(
     // SAFETY: `checked_pointer` proved the range valid for writes while `memory` lives.
     unsafe { core::ptr::write_bytes(start, value, length) };
     Ok(())
+}
+
+/// Asks the processor for the cache line at `address`, to read it soon.
+#[inline(always)]
+pub(super) fn prefetch_line(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch of any address has no effect on memory.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
 }
 
 /// Loads a word of `width` in one access; the bits above it are zero.

@@ -14,7 +14,7 @@ use thiserror::Error;
 use vm_memory::VolatileSlice;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::copy::{copy_bytes, copy_out, load_word, store_word};
+use super::copy::{copy_bytes, copy_out, load_word, prefetch_line, store_word};
 use super::mapping::Mapping;
 use super::{MemoryError, Pages, PinnedMemory, Slots};
 use crate::address::{ByteLength, HostAddress};
@@ -357,6 +357,15 @@ impl SharedMemory {
         // SAFETY: `checked_word` proved range and alignment, and `self` keeps it alive.
         unsafe { store_word(address, T::WIDTH, value.to_u64(), ordering) };
         Ok(())
+    }
+
+    /// Asks the processor for the cache line at `offset`, which is about to be read; does
+    /// nothing outside the range.
+    #[inline(always)]
+    pub fn prefetch(&self, offset: usize) {
+        if let Ok(address) = self.checked_pointer(offset, 1) {
+            prefetch_line(address);
+        }
     }
 
     /// An aligned 32-bit word for read-modify-write operations.

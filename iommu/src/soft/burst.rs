@@ -48,6 +48,26 @@ impl<'device> Burst<'device> {
         self.read_anew(address, bytes)
     }
 
+    /// As [`read`](Self::read), when the mapping that was read last has all of it. Else
+    /// nothing was read, and `read` tells more.
+    ///
+    /// It is for loops that end soon by themselves: the burst is not renewed here.
+    #[inline(always)]
+    #[must_use = "nothing was read when the result is false"]
+    pub fn try_read(&self, address: Iova, bytes: &mut [u8]) -> bool {
+        self.read_by_last(address, bytes)
+    }
+
+    /// As [`copy`](Self::copy), when the mappings that were copied from and to last have all
+    /// of it. Else nothing was copied, and `copy` tells more.
+    ///
+    /// It is for loops that end soon by themselves: the burst is not renewed here.
+    #[inline(always)]
+    #[must_use = "nothing was copied when the result is false"]
+    pub fn try_copy(&self, destination: Iova, source: Iova, length: u64) -> bool {
+        self.copy_by_last(destination, source, length)
+    }
+
     /// Copies out of the device to `address` and on.
     ///
     /// # Errors
@@ -185,13 +205,13 @@ impl<'device> Burst<'device> {
             .ok_or_else(|| self.port.fault(FaultReason::Overflow, address, write))
     }
 
-    /// Asks the processor for the cache line at `address`, which is about to be read. It
-    /// does nothing where no translation is cached, and never faults.
-    #[inline]
+    /// Asks the processor for the cache line at `address`, which is about to be
+    /// [read](Self::read). It does nothing unless the mapping that was read last has it, and
+    /// never faults.
+    #[inline(always)]
     pub fn prefetch(&self, address: Iova) {
-        if let Some(translation) = self.iotlb.peek(self.access.epoch(), address) {
-            self.access.prefetch(&translation.token, translation.offset(address));
-        }
+        let last = self.iotlb.last(Stream::Read);
+        self.access.prefetch(&last.token, last.offset(address));
     }
 
     /// Ends the burst and begins the next one, so that revocations that wait go on.

@@ -138,17 +138,6 @@ impl Iotlb {
         Some(translation)
     }
 
-    /// A translation of `address` for reading, without any change.
-    #[inline]
-    pub(super) fn peek(&self, epoch: u64, address: Iova) -> Option<Translation> {
-        let last = self.last(Stream::CopySource);
-        if last.covers(epoch, address) {
-            return Some(*last);
-        }
-        let direct = &self.direct[direct_index(address)];
-        direct.serves(epoch, Stream::Read, address).then_some(direct.translation)
-    }
-
     /// Enters what the page table said about `address`.
     pub(super) fn insert(&mut self, stream: Stream, address: Iova, entry: Entry) {
         if stream.permits(entry.permissions) {
