@@ -21,10 +21,16 @@ impl FaultInjector {
         Self { rules, random: seed }
     }
 
+    /// Whether nothing ever goes wrong.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
     /// What goes wrong with the next descriptor of `channel`.
     #[inline]
     pub(crate) fn next(&mut self, channel: u8) -> Option<FaultAction> {
-        if self.rules.is_empty() { None } else { self.look(channel) }
+        if self.is_empty() { None } else { self.look(channel) }
     }
 
     #[cold]

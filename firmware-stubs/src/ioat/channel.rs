@@ -57,6 +57,8 @@ pub(super) struct Channel {
     pub(super) trouble: Trouble,
     /// How many descriptors the last doorbell brought.
     pub(super) burst_length: u16,
+    /// How many descriptors beyond the executed ones were asked for ahead.
+    pub(super) ahead: u16,
 }
 
 /// What the channel is doing, in more detail than CHANSTS tells.
@@ -89,6 +91,13 @@ pub(super) struct Trouble {
     pub(super) held: Option<Held>,
     /// Nothing is done or obeyed any more.
     pub(super) wedged: bool,
+}
+
+impl Trouble {
+    #[inline]
+    pub(super) fn is_none(&self) -> bool {
+        self.armed.is_none() && self.stale.is_none()
+    }
 }
 
 /// A completion that is late.
@@ -128,6 +137,7 @@ impl Channel {
             interrupt_waiting: false,
             trouble: Trouble::default(),
             burst_length: 0,
+            ahead: 0,
         }
     }
 
@@ -334,6 +344,7 @@ impl Channel {
         self.trouble.stale = None;
         self.trouble.held = None;
         self.fresh = true;
+        self.ahead = 0;
         self.next = self.chain;
         self.state = State::Armed;
         Ok(())

@@ -29,6 +29,14 @@ impl Doorbell {
         }
     }
 
+    /// Asks for the cell ahead of the next look at it.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        if let Some(cell) = &self.cell {
+            cell.prefetch(0);
+        }
+    }
+
     /// Replaces the value: a trapped write, or the device takes it back.
     pub(super) fn store(&mut self, value: u16) {
         self.register = value;

@@ -8,7 +8,7 @@ use vdk_descriptors::ioat::{
 };
 use vdk_hal::address::Iova;
 use vdk_iommu::soft::{Burst, BusMaster, TranslationFault};
-use zerocopy::FromBytes;
+use zerocopy::IntoBytes;
 
 use super::attention::Attention;
 use super::channel::{Channel, Held, State, Transfer};
@@ -27,7 +27,7 @@ enum Progress {
 /// One batch: what was done and not yet reported.
 #[derive(Default)]
 struct Batch {
-    descriptors: u64,
+    descriptors: u16,
     bytes: u64,
     /// The last descriptor that wants a completion word.
     unreported: Option<u64>,
@@ -42,7 +42,13 @@ impl Channel {
         attention: &mut Attention,
         surroundings: &mut Surroundings<'_>,
     ) -> Work {
-        self.poll_doorbell(surroundings);
+        if self.state != State::Running || self.executed == self.count {
+            self.poll_doorbell(surroundings);
+        } else {
+            // What was announced comes first: the look at the doorbell would wait for its
+            // cache line to come over.
+            self.doorbell.prefetch();
+        }
         if self.trouble.wedged {
             return Work::Idle;
         }
@@ -91,6 +97,9 @@ impl Channel {
         };
         let mut batch = Batch::default();
         while batch.descriptors < BATCH_DESCRIPTORS && batch.bytes < BATCH_BYTES {
+            if self.is_plain() && !surroundings.has_faults() {
+                self.execute_plain(&burst, &mut batch);
+            }
             if self.executed == self.count && self.current.is_none() {
                 break;
             }
@@ -105,7 +114,65 @@ impl Channel {
             }
         }
         self.report(&mut batch, &mut burst, attention, surroundings);
-        surroundings.count_descriptors(batch.descriptors, batch.bytes);
+        surroundings.count_descriptors(u64::from(batch.descriptors), batch.bytes);
+    }
+
+    /// Whether nothing but the descriptors themselves says how they are executed.
+    #[inline]
+    fn is_plain(&self) -> bool {
+        self.current.is_none()
+            && !self.append
+            && !self.fresh
+            && self.error_mask == 0
+            && self.trouble.is_none()
+    }
+
+    /// Executes copies between mappings that were just used, with nothing special about
+    /// them, up to one that is not such: the fast path. It never fails, and everything it
+    /// does [`execute`](Self::execute) does as well.
+    #[inline]
+    fn execute_plain(&mut self, burst: &Burst<'_>, batch: &mut Batch) {
+        let mut descriptor = IoatDescriptor::default();
+        let announced = self.count.wrapping_sub(self.executed);
+        let most = announced.min(BATCH_DESCRIPTORS - batch.descriptors);
+        let cap = self.transfer_cap.as_u64().min(BATCH_BYTES);
+        let (mut done, mut bytes, mut address, mut completed) = (0, 0, self.next, self.completed);
+        let line = |address: u64, distance: u16| Iova::new(address.wrapping_add(64 * u64::from(distance)));
+        for distance in self.ahead..announced.min(AHEAD) {
+            burst.prefetch(line(address, distance));
+        }
+        while done < most && bytes < BATCH_BYTES && address & 0x3f == 0 {
+            if announced - done > AHEAD {
+                burst.prefetch(line(address, AHEAD));
+            }
+            if !burst.try_read(Iova::new(address), descriptor.as_mut_bytes()) {
+                break;
+            }
+            let IoatDescriptor { size, control, source, destination, next, .. } = descriptor;
+            let size = u64::from(size);
+            let plain = control.0 & !PLAIN_CONTROL == 0 && size.wrapping_sub(1) < cap;
+            if !plain || !burst.try_copy(Iova::new(destination), Iova::new(source), size) {
+                break;
+            }
+            done += 1;
+            bytes += size;
+            completed = address;
+            if control.completion_write() {
+                batch.unreported = Some(address);
+            }
+            // Said as a question, the processor goes on with the guess that drivers mostly
+            // chain what lies side by side, instead of waiting for the descriptor.
+            address = address.wrapping_add(64);
+            if next != address {
+                address = next;
+            }
+        }
+        self.ahead = (announced - done).min(AHEAD);
+        self.next = address;
+        self.completed = completed;
+        self.executed = self.executed.wrapping_add(done);
+        batch.descriptors += done;
+        batch.bytes += bytes;
     }
 
     /// Executes the next descriptor, or a slice of a long one.
@@ -148,6 +215,7 @@ impl Channel {
         }
         self.current = None;
         self.executed = self.executed.wrapping_add(1);
+        self.ahead = self.ahead.saturating_sub(1);
         self.completed = transfer.address;
         self.next = transfer.descriptor.next;
         batch.descriptors += 1;
@@ -440,18 +508,23 @@ impl Channel {
 
 #[inline]
 fn read_descriptor(burst: &mut Burst<'_>, address: u64) -> Result<IoatDescriptor, TranslationFault> {
-    let mut bytes = [0; 64];
-    burst.read(Iova::new(address), &mut bytes)?;
-    // A descriptor is 64 bytes, and every value of them is one.
-    Ok(IoatDescriptor::read_from_bytes(&bytes).unwrap_or_default())
+    let mut descriptor = IoatDescriptor::default();
+    burst.read(Iova::new(address), descriptor.as_mut_bytes())?;
+    Ok(descriptor)
 }
 
 fn data_error(fault: TranslationFault) -> ChannelErrors {
     if fault.write { ChannelErrors::WRITE_DATA } else { ChannelErrors::READ_DATA }
 }
 
+/// The control bits of a copy that is nothing special: snooping, completion, fence and the
+/// page breaks, which change nothing here.
+const PLAIN_CONTROL: u32 = 0x0000_00de;
+/// How many descriptors are asked for ahead: drivers mostly chain what lies side by side,
+/// and following `next` alone waits for one cache line after the other to come over.
+const AHEAD: u16 = 24;
 /// The most descriptors of one batch.
-const BATCH_DESCRIPTORS: u64 = 64;
+const BATCH_DESCRIPTORS: u16 = 64;
 /// About the most bytes of one batch, and the longest slice of a descriptor.
 const BATCH_BYTES: u64 = 64 << 10;
 /// Up to how many descriptors for a doorbell the next one is looked for ahead of it.

@@ -173,6 +173,14 @@ impl Surroundings<'_> {
         Some(action)
     }
 
+    /// Whether the fault plan has any rule: without, [`next_fault`](Self::next_fault) need not
+    /// be asked.
+    #[inline]
+    #[must_use]
+    pub fn has_faults(&self) -> bool {
+        !self.injector.is_empty()
+    }
+
     /// A random number of the fault plan.
     pub fn random(&mut self) -> u64 {
         self.injector.random()
