@@ -56,6 +56,9 @@ fn main() -> Result<()> {
         };
         print_mode(mode, (&ours, &of_mode(&ours)), (&theirs, &of_mode(&theirs)));
     }
+    if ours.len() + theirs.len() < rounds {
+        println!("  most blocks were disturbed: the machine should do nothing else meanwhile");
+    }
     for note in NOTES {
         println!("  note: {note}");
     }
