@@ -28,8 +28,8 @@ bitfield! {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct InterruptControl(pub u8);
     impl Debug;
-    /// Lets the device interrupt at all. With one vector for all channels the device
-    /// clears it when it sends an interrupt.
+    /// Lets the device interrupt at all. With one vector for all channels reading the
+    /// register clears it.
     pub master_enable, set_master_enable: 0;
     /// A channel wants attention. Read only.
     pub status, set_status: 1;

@@ -6,6 +6,10 @@
 //! not drive. A transfer that is wrong ends without moving a byte.
 //!
 //! It has MSI with one vector, an INTx line and no reset.
+//!
+//! A transfer is a descriptor to a fault plan. A dropped completion, a halt and a stop make
+//! it run until the session ends; duplicate and corrupt completions do nothing, since the
+//! device writes no completions.
 
 use std::time::Instant;
 

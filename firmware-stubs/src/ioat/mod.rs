@@ -13,6 +13,11 @@
 //! - A descriptor that uses what the engine has not, or bits that are reserved, halts the
 //!   channel, as does whatever the IOMMU refuses.
 //! - A channel reset clears everything in the block, CHANCTRL and CHANCMP included.
+//!
+//! # Not modelled
+//!
+//! Direct cache access, CRC, XOR and P+Q, the older interfaces, priorities among channels,
+//! and snooping: DCACTRL, CHWPREFLMT and the priority bits only keep what is written.
 
 mod attention;
 mod channel;

@@ -134,25 +134,26 @@ impl StubNode {
         if let Some(holder) = &*holder {
             return Err(OpenError::Busy { function, holder: holder.clone() });
         }
-        if self.core.visit().presence() != Presence::Present {
-            return Err(OpenError::Gone { function });
-        }
-        let session = self.begin_session().map_err(|error| OpenError::Refused {
-            function,
-            reason: error.to_string(),
-            fix: "close files or raise `ulimit -n`".to_owned(),
-        })?;
+        let session = self.begin_session(&function)?;
         let opened = StubFunction::start(session)?;
         *holder = Some(holder_text());
         Ok(opened)
     }
 
-    fn begin_session(&self) -> Result<Arc<Session>, std::io::Error> {
-        let kick = Kick::new()?;
-        let events = DeviceEvents::new()?;
+    fn begin_session(&self, function: &str) -> Result<Arc<Session>, OpenError> {
+        let refused = |error: &dyn fmt::Display| OpenError::Refused {
+            function: function.to_owned(),
+            reason: error.to_string(),
+            fix: "close files or raise `ulimit -n`".to_owned(),
+        };
+        let kick = Kick::new().map_err(|error| refused(&error))?;
+        let events = DeviceEvents::new().map_err(|error| refused(&error))?;
         let domain = self.core.domain.clone().unwrap_or_else(|| self.core.iommu.domain());
         let mut device = self.core.visit();
-        let areas = device.model().open(&kick).map_err(std::io::Error::other)?;
+        if device.presence() != Presence::Present {
+            return Err(OpenError::Gone { function: function.to_owned() });
+        }
+        let areas = device.model().open(&kick).map_err(|error| refused(&error))?;
         let session = Session {
             number: self.core.next_session(),
             core: Arc::clone(&self.core),
