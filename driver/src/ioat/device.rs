@@ -14,9 +14,10 @@ use vdk_hal::config::ConfigError;
 use vdk_hal::interrupt::{EventFd, InterruptKind};
 use vdk_hal::mmio::RegisterBlock;
 use vdk_hal::poll::{Deadline, Pace, SystemClock, TimedOut, poll_until};
+use vdk_hal::reset::ResetKind;
 use vdk_iommu::{AddressWidth, Domain};
 
-use super::error::{StartError, StopError};
+use super::error::{ResetDeviceError, StartError, StopError};
 use crate::kit::{BusMasterGuard, InterruptVector, Session, SessionError};
 
 /// How long a channel may take to suspend. It goes on to be reset either way.
@@ -111,9 +112,7 @@ impl Device {
             stopped: AtomicBool::new(false),
         };
         // From here on an error stops the device when `device` is dropped.
-        *device.bus_master.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(device.session.enable_bus_master()?);
-        device.enable_interrupts()?;
+        device.enable()?;
         log::debug!("{}: {:?}, {:?}", device.session.name(), device.facts, device.interrupts);
         Ok(device)
     }
@@ -185,6 +184,40 @@ impl Device {
             Err(ConfigError::DeviceGone | ConfigError::NotOpen) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Resets the whole function and brings it up again. No channel may be open.
+    pub(super) fn reset(&self) -> Result<ResetKind, ResetDeviceError> {
+        // Holding all of them keeps others from opening one meanwhile.
+        let every_channel = u32::MAX >> (32 - u32::from(self.facts.channels));
+        // ORDERING: AcqRel, as in `take`.
+        let exchanged = self.taken.compare_exchange(0, every_channel, Ordering::AcqRel, Ordering::Acquire);
+        if let Err(open) = exchanged {
+            return Err(ResetDeviceError::ChannelsOpen { count: open.count_ones() });
+        }
+        let reset = self.reset_alone();
+        // ORDERING: Release pairs with `take`.
+        self.taken.store(0, Ordering::Release);
+        reset
+    }
+
+    fn reset_alone(&self) -> Result<ResetKind, ResetDeviceError> {
+        if self.is_stopped() {
+            return Err(ResetDeviceError::Stopped);
+        }
+        let kind = self.session.reset_kinds()?.first().copied().ok_or(ResetDeviceError::NoKind)?;
+        self.silence()?;
+        self.session.reset(kind)?;
+        stop_channels(self.registers.bar(), self.facts.channels)?;
+        self.enable()?;
+        Ok(kind)
+    }
+
+    /// Lets the device master the bus and interrupt.
+    fn enable(&self) -> Result<(), StartError> {
+        let guard = self.session.enable_bus_master()?;
+        *self.bus_master.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
+        Ok(self.enable_interrupts()?)
     }
 
     /// Stops every channel, the interrupts, and bus mastering. Stopping twice is harmless.

@@ -54,6 +54,33 @@ pub enum StartError {
     Domain(#[from] DomainError),
 }
 
+/// Why the function was not reset.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ResetDeviceError {
+    /// A channel is open. Nothing was done.
+    #[error("{count} channels are open: close them first")]
+    ChannelsOpen {
+        /// How many.
+        count: u32,
+    },
+    /// The device was stopped. Nothing was done.
+    #[error("the device was stopped: start it again instead")]
+    Stopped,
+    /// The function has no reset. Nothing was done.
+    #[error("the function has no reset that works")]
+    NoKind,
+    /// Bus mastering could not be turned off.
+    #[error(transparent)]
+    Stop(#[from] StopError),
+    /// The reset failed.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The device did not come up again.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
 /// Why a channel was not opened. The channel is as it was.
 #[derive(Debug, Error)]
 #[non_exhaustive]

@@ -34,14 +34,15 @@ mod wait;
 pub use channel::{Channel, ChannelOptions};
 pub use device::EngineFacts;
 pub use error::{
-    ChannelError, CompletionFault, OpenChannelError, OperationError, RejectReason, Rejected, StartError,
-    StopError, StreamError, WaitError,
+    ChannelError, CompletionFault, OpenChannelError, OperationError, RejectReason, Rejected,
+    ResetDeviceError, StartError, StopError, StreamError, WaitError,
 };
 pub use recover::Recovery;
 pub use wait::CompletionMode;
 
 use std::sync::Arc;
 
+use vdk_hal::reset::ResetKind;
 use vdk_iommu::Domain;
 
 use crate::kit::Session;
@@ -135,6 +136,17 @@ impl Ioat {
     /// [`OpenChannelError`]; the channel is as it was.
     pub fn channel<T>(&self, number: u8, options: ChannelOptions) -> Result<Channel<T>, OpenChannelError> {
         Channel::open(&self.device, number, options)
+    }
+
+    /// Resets the whole function, for an engine that does not obey its own reset, and lets
+    /// it work again. Close every channel before.
+    ///
+    /// # Errors
+    ///
+    /// [`ResetDeviceError`]; except where it says that nothing was done, the device is off
+    /// then, and [`stop`](Self::stop) and a new start remain.
+    pub fn reset(&self) -> Result<ResetKind, ResetDeviceError> {
+        self.device.reset()
     }
 
     /// Stops the device under its channels: every channel is reset, and bus mastering is

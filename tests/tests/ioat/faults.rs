@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use vdk_descriptors::ioat::ChannelErrors;
 use vdk_descriptors::sg::{CopySegment, SgLimits, SgList};
 use vdk_driver::ioat::{
-    ChannelError, Completion, CompletionMode, OperationError, RejectReason, StreamError, WaitError,
+    ChannelError, Completion, CompletionMode, OpenChannelError, OperationError, RejectReason, StreamError,
+    WaitError,
 };
 use vdk_firmware_stubs::{FaultPlan, StubOptions};
 use vdk_hal::address::{ByteLength, Iova};
+use vdk_hal::reset::ResetKind;
 use vdk_iommu::soft::FaultReason;
 use vdk_iommu::{Bidirectional, DmaRegion, FromDevice, ToDevice};
 
@@ -173,6 +175,17 @@ fn an_engine_that_obeys_nothing_is_silenced_and_a_new_start_brings_it_back() {
         ends.iter().map(|end| (end.owner, end.result)).collect::<Vec<_>>(),
         [(0, Ok(())), (1, aborted), (2, aborted)]
     );
+    node.set_fault_plan(&FaultPlan::default());
+    let stuck = ioat.channel::<u32>(0, options(15)).unwrap_err();
+    assert!(matches!(stuck, OpenChannelError::Start(_)), "{stuck}");
+    assert_eq!(ioat.reset().unwrap(), ResetKind::FunctionLevel);
+    assert_usable(&mut ioat.channel(0, options(15)).unwrap(), &memory, 6);
+    // The same by a new start.
+    let mut channel = ioat.channel::<u32>(0, options(15)).unwrap();
+    node.set_fault_plan(&plan("stop@1"));
+    channel.copy(&[segment((&memory, 0), (&memory, 4096), 64)], 0).unwrap();
+    assert!(matches!(channel.wait(CompletionMode::Poll, SHORT), Err(WaitError::TimedOut(_))));
+    assert_eq!(channel.close().unwrap().len(), 1);
     drop((ioat, memory));
     node.set_fault_plan(&FaultPlan::default());
     let ioat = start(&node);

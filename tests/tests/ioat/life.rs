@@ -4,12 +4,16 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use anyhow::Context as _;
-use vdk_driver::ioat::{ChannelError, CompletionMode, Ioat, OperationError, WaitError};
+use proptest::prelude::*;
+use vdk_driver::ioat::{
+    Channel, ChannelError, CompletionMode, Ioat, OperationError, ResetDeviceError, WaitError,
+};
 use vdk_driver::kit::{Registry, Session};
 use vdk_firmware_stubs::{StubNode, StubOptions};
 use vdk_hal::address::Bdf;
 use vdk_hal::config::ConfigError;
 use vdk_hal::function::{OpenError, PciFunction, PciIdentity, PciNode};
+use vdk_hal::reset::ResetKind;
 use vdk_iommu::{Bidirectional, DmaRegion};
 
 use crate::harness::*;
@@ -173,4 +177,104 @@ fn bus_mastering_that_goes_off_stops_the_engine_and_not_the_driver() -> anyhow::
     assert_eq!(recover(&mut channel), []);
     assert_usable(&mut channel, &memory, 4);
     Ok(())
+}
+
+/// What a step of the storm does.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Open(u8, u32),
+    Post(u8, u8),
+    Commit(u8),
+    Poll(u8),
+    Recover(u8),
+    Close(u8),
+    Drop(u8),
+    Reset,
+    Restart,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let channel = 0..2u8;
+    prop_oneof![
+        3 => (channel.clone(), 1..40u32).prop_map(|(channel, depth)| Step::Open(channel, depth)),
+        6 => (channel.clone(), 1..5u8).prop_map(|(channel, segments)| Step::Post(channel, segments)),
+        4 => channel.clone().prop_map(Step::Commit),
+        4 => channel.clone().prop_map(Step::Poll),
+        2 => channel.clone().prop_map(Step::Recover),
+        1 => channel.clone().prop_map(Step::Close),
+        1 => channel.prop_map(Step::Drop),
+        2 => Just(Step::Reset),
+        1 => Just(Step::Restart),
+    ]
+}
+
+/// Owners count themselves, so that each end shows.
+type Owner = Arc<()>;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn resets_are_legal_in_every_state(steps in prop::collection::vec(any_step(), 1..60)) {
+        let node = stub(StubOptions::default());
+        let mut ioat = start(&node);
+        let mut memory: DmaRegion<Bidirectional> = region(&ioat, 1 << 16);
+        let mut channels: [Option<Channel<Owner>>; 2] = [None, None];
+        let owner: Owner = Arc::new(());
+        for step in steps {
+            match step {
+                Step::Open(number, depth) => {
+                    let opened = ioat.channel(number, options(depth));
+                    let place = &mut channels[usize::from(number)];
+                    prop_assert_eq!(opened.is_ok(), place.is_none(), "{:?}", opened);
+                    if let Ok(channel) = opened {
+                        *place = Some(channel);
+                    }
+                }
+                Step::Reset => {
+                    let open = channels.iter().flatten().count();
+                    match ioat.reset() {
+                        Ok(kind) => prop_assert_eq!((open, kind), (0, ResetKind::FunctionLevel)),
+                        Err(error) => {
+                            let expected = u32::try_from(open).unwrap();
+                            prop_assert!(
+                                matches!(error, ResetDeviceError::ChannelsOpen { count } if count == expected),
+                                "{}", error
+                            );
+                        }
+                    }
+                }
+                Step::Restart => {
+                    ioat.stop().unwrap();
+                    channels = [None, None];
+                    drop((ioat, memory));
+                    ioat = start(&node);
+                    memory = region(&ioat, 1 << 16);
+                }
+                Step::Post(number, _) | Step::Commit(number) | Step::Poll(number) | Step::Recover(number)
+                | Step::Close(number) | Step::Drop(number) => {
+                    let place = &mut channels[usize::from(number)];
+                    let Some(channel) = place else { continue };
+                    match step {
+                        Step::Post(_, count) => {
+                            let segments = vec![segment((&memory, 0), (&memory, 4096), 32); usize::from(count)];
+                            let fits = usize::from(count) <= channel.free();
+                            prop_assert_eq!(channel.copy(&segments, Arc::clone(&owner)).is_ok(), fits);
+                        }
+                        Step::Commit(_) => channel.commit().unwrap(),
+                        Step::Poll(_) => drop(channel.poll(usize::MAX, drop).unwrap()),
+                        Step::Recover(_) => drop(channel.recover(drop).unwrap()),
+                        Step::Close(_) => drop(place.take().unwrap().close().unwrap()),
+                        _ => drop(place.take()),
+                    }
+                }
+            }
+            let outstanding: usize = channels.iter().flatten().map(Channel::outstanding).sum();
+            prop_assert_eq!(Arc::strong_count(&owner), outstanding + 1, "after {:?}", step);
+        }
+        drop(channels);
+        prop_assert_eq!(Arc::strong_count(&owner), 1);
+        prop_assert_eq!(node.driver_faults(), []);
+        prop_assert_eq!(node.iommu().faults(), []);
+    }
 }

@@ -1,7 +1,6 @@
 //! A fake I/OAT function for tests of what a well-behaved device never does. It executes
 //! descriptors in the doorbell write itself, or step by step.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use vdk_descriptors::ioat::{
@@ -66,6 +65,11 @@ struct Model {
     pci_command: u16,
     bus_master: BusMaster,
     vector: Option<EventFd>,
+    /// The kind of interrupt that the function has.
+    kind: Option<InterruptKind>,
+    /// A line that fired, until it is unmasked.
+    line_masked: bool,
+    attention: u32,
 }
 
 /// The function and its node in one.
@@ -76,7 +80,6 @@ pub(super) struct FakeIoat {
     pub(super) iommu: Arc<SoftIommu>,
     liveness: Arc<Liveness>,
     events: DeviceEvents,
-    has_interrupt: AtomicBool,
 }
 
 impl FakeIoat {
@@ -104,6 +107,9 @@ impl FakeIoat {
             pci_command: 0,
             bus_master: domain.bus_master(RequesterId::new(0x0100), Arc::clone(&gate)),
             vector: None,
+            kind: Some(InterruptKind::Msix),
+            line_masked: false,
+            attention: 0,
         };
         Arc::new(Self {
             model: Arc::new(Mutex::new(model)),
@@ -112,7 +118,6 @@ impl FakeIoat {
             iommu,
             liveness: Liveness::new(),
             events: DeviceEvents::new().unwrap(),
-            has_interrupt: AtomicBool::new(true),
         })
     }
 
@@ -130,8 +135,8 @@ impl FakeIoat {
         (model.version, model.channels, model.xfercap) = (version, channels, xfercap);
     }
 
-    pub(super) fn without_interrupt(&self) {
-        self.has_interrupt.store(false, Ordering::Relaxed);
+    pub(super) fn set_interrupt_kind(&self, kind: Option<InterruptKind>) {
+        self.lock().kind = kind;
     }
 
     /// Executes one descriptor of those handed over.
@@ -239,16 +244,23 @@ impl Model {
     }
 
     fn interrupt(&mut self) {
-        if self.interrupt_control & 1 != 0
-            && let Some(vector) = &self.vector
-        {
-            self.control |= 1;
-            vector.signal(1);
+        let Some(vector) = &self.vector else { return };
+        if self.interrupt_control & 1 == 0 || self.line_masked {
+            return;
         }
+        self.control |= 1;
+        self.attention |= 1;
+        if self.interrupt_control & 8 == 0 {
+            // One vector for all channels: the next only after INTRCTRL was written.
+            self.interrupt_control &= !1;
+        }
+        self.line_masked = self.kind == Some(InterruptKind::Intx);
+        vector.signal(1);
     }
 
-    fn read_device(&self, offset: usize) -> u64 {
+    fn read_device(&mut self, offset: usize) -> u64 {
         match offset {
+            o if o == IoatRegisters::ATTNSTATUS.offset() => core::mem::take(&mut self.attention).into(),
             o if o == IoatRegisters::CHANCNT.offset() => self.channels.into(),
             o if o == IoatRegisters::XFERCAP.offset() => self.xfercap.into(),
             o if o == IoatRegisters::INTRCTRL.offset() => self.interrupt_control.into(),
@@ -317,7 +329,7 @@ struct Registers(Arc<Mutex<Model>>);
 
 impl BarAccess for Registers {
     fn read(&self, offset: u64, width: Width) -> Result<u64, BarError> {
-        let model = self.0.lock().unwrap();
+        let mut model = self.0.lock().unwrap();
         if model.faults.all_ones {
             return Ok(width.all_ones());
         }
@@ -458,12 +470,12 @@ impl ConfigSpace for FakeIoat {
 
 impl Interrupts for FakeIoat {
     fn vector_count(&self, kind: InterruptKind) -> u16 {
-        let has = kind == InterruptKind::Msix && self.has_interrupt.load(Ordering::Relaxed);
-        u16::from(has)
+        u16::from(self.lock().kind == Some(kind))
     }
 
     fn enabled(&self) -> Option<InterruptKind> {
-        self.lock().vector.as_ref().map(|_| InterruptKind::Msix)
+        let model = self.lock();
+        model.vector.as_ref().and(model.kind)
     }
 
     fn can_attach_later(&self, _kind: InterruptKind) -> bool {
@@ -493,7 +505,11 @@ impl Interrupts for FakeIoat {
     }
 
     fn unmask(&self, kind: InterruptKind, _vector: u16) -> Result<(), InterruptError> {
-        Err(InterruptError::NotMaskable { kind })
+        let mut model = self.lock();
+        // The line is level-triggered: what still wants attention fires it again.
+        assert_eq!((kind, model.attention), (InterruptKind::Intx, 0), "unmasked before it was served");
+        model.line_masked = false;
+        Ok(())
     }
 
     fn self_test(&self, kind: InterruptKind, _vector: u16) -> Result<(), InterruptError> {
