@@ -25,7 +25,7 @@ pub enum Completion {
 }
 
 /// How long work that a user before left behind may take: QEMU ends a transfer after 100 ms.
-const SETTLE_LIMIT: Duration = Duration::from_secs(1);
+const SETTLE_LIMIT: Duration = Duration::from_secs(3);
 /// A sleep between two looks at the device while an interrupt is waited for.
 const NAP: Duration = Duration::from_millis(50);
 

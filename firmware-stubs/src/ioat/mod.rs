@@ -24,6 +24,7 @@ mod channel;
 mod doorbell;
 mod engine;
 mod registers;
+mod report;
 
 use std::sync::Arc;
 
