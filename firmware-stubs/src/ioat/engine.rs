@@ -112,64 +112,6 @@ impl Channel {
         surroundings.count_descriptors(u64::from(batch.descriptors), batch.bytes);
     }
 
-    /// Whether nothing but the descriptors themselves says how they are executed.
-    #[inline]
-    fn is_plain(&self) -> bool {
-        self.current.is_none()
-            && !self.append
-            && !self.fresh
-            && self.error_mask == 0
-            && self.trouble.is_none()
-    }
-
-    /// Executes copies between mappings that were just used, with nothing special about
-    /// them, up to one that is not such: the fast path. It never fails, and everything it
-    /// does [`execute`](Self::execute) does as well.
-    #[inline]
-    fn execute_plain(&mut self, burst: &Burst<'_>, batch: &mut Batch) {
-        let mut descriptor = IoatDescriptor::default();
-        let announced = self.count.wrapping_sub(self.executed);
-        let most = announced.min(BATCH_DESCRIPTORS - batch.descriptors);
-        let cap = self.transfer_cap.as_u64().min(BATCH_BYTES);
-        let (mut done, mut bytes, mut address, mut completed) = (0, 0, self.next, self.completed);
-        let line = |address: u64, distance: u16| Iova::new(address.wrapping_add(64 * u64::from(distance)));
-        for distance in self.ahead..announced.min(AHEAD) {
-            burst.prefetch(line(address, distance));
-        }
-        while done < most && bytes < BATCH_BYTES && address & 0x3f == 0 {
-            if announced - done > AHEAD {
-                burst.prefetch(line(address, AHEAD));
-            }
-            if !burst.try_read(Iova::new(address), descriptor.as_mut_bytes()) {
-                break;
-            }
-            let IoatDescriptor { size, control, source, destination, next, .. } = descriptor;
-            let size = u64::from(size);
-            let plain = control.0 & !PLAIN_CONTROL == 0 && size.wrapping_sub(1) < cap;
-            if !plain || !burst.try_copy(Iova::new(destination), Iova::new(source), size) {
-                break;
-            }
-            done += 1;
-            bytes += size;
-            completed = address;
-            if control.completion_write() {
-                batch.unreported = Some(address);
-            }
-            // Said as a question, the processor goes on with the guess that drivers mostly
-            // chain what lies side by side, instead of waiting for the descriptor.
-            address = address.wrapping_add(64);
-            if next != address {
-                address = next;
-            }
-        }
-        self.ahead = (announced - done).min(AHEAD);
-        self.next = address;
-        self.completed = completed;
-        self.executed = self.executed.wrapping_add(done);
-        batch.descriptors += done;
-        batch.bytes += bytes;
-    }
-
     /// Executes the next descriptor, or a slice of a long one.
     #[inline]
     fn execute(
@@ -350,16 +292,10 @@ fn data_error(fault: TranslationFault) -> ChannelErrors {
     if fault.write { ChannelErrors::WRITE_DATA } else { ChannelErrors::READ_DATA }
 }
 
-/// The control bits of a copy that is nothing special: snooping, completion, fence and the
-/// page breaks, which change nothing here.
-const PLAIN_CONTROL: u32 = 0x0000_00de;
-/// How many descriptors are asked for ahead: drivers mostly chain what lies side by side,
-/// and following `next` alone waits for one cache line after the other to come over.
-const AHEAD: u16 = 24;
 /// The most descriptors of one batch.
-const BATCH_DESCRIPTORS: u16 = 64;
+pub(super) const BATCH_DESCRIPTORS: u16 = 64;
 /// About the most bytes of one batch, and the longest slice of a descriptor.
-const BATCH_BYTES: u64 = 64 << 10;
+pub(super) const BATCH_BYTES: u64 = 64 << 10;
 /// Up to how many descriptors for a doorbell the next one is looked for ahead of it.
 const LOOK_AHEAD_BURST: u16 = 2;
 

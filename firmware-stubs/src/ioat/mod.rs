@@ -21,8 +21,10 @@
 
 mod attention;
 mod channel;
+mod completion;
 mod doorbell;
 mod engine;
+mod plain;
 mod registers;
 mod report;
 
