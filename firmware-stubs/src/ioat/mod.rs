@@ -21,7 +21,6 @@
 
 mod attention;
 mod channel;
-mod completion;
 mod doorbell;
 mod engine;
 mod plain;
