@@ -2,7 +2,7 @@
 //!
 //! `vdk-descriptors` stands between a driver and its device. It has two halves:
 //!
-//! - **layout modules**, one per device interface: [`edu`] and [`ioat`]. They hold register
+//! - **layout modules**, one per device interface: [`edu`], [`ioat`] and [`nvme`]. They hold register
 //!   declarations, words and descriptors, types only. A driver and the emulated device on
 //!   the other side share these modules and nothing else, so that one mistake in logic
 //!   cannot cancel itself out.
@@ -16,6 +16,7 @@
 
 pub mod edu;
 pub mod ioat;
+pub mod nvme;
 pub mod prp;
 pub mod ring;
 pub mod serial;
