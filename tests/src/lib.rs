@@ -6,4 +6,5 @@
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+pub mod guest;
 pub mod sources;
