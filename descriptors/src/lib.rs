@@ -2,7 +2,8 @@
 //!
 //! `vdk-descriptors` stands between a driver and its device. It has two halves:
 //!
-//! - **layout modules**, one per device interface: [`edu`], [`ioat`] and [`nvme`]. They hold register
+//! - **layout modules**, one per device interface: [`edu`], [`ioat`] and [`nvme`]; and
+//!   [`roce`], the frames of RDMA. They hold register
 //!   declarations, words and descriptors, types only. A driver and the emulated device on
 //!   the other side share these modules and nothing else, so that one mistake in logic
 //!   cannot cancel itself out.
@@ -19,6 +20,7 @@ pub mod ioat;
 pub mod nvme;
 pub mod prp;
 pub mod ring;
+pub mod roce;
 pub mod serial;
 pub mod sg;
 

@@ -1,0 +1,3 @@
+//! Frames of Linux, of hardware and of another implementation, read and rebuilt.
+
+mod vectors;
