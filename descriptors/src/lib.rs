@@ -9,7 +9,7 @@
 //!   cannot cancel itself out.
 //! - **construction**, the same for all devices: [`sg`], scatter-gather lists; [`ring`],
 //!   rings, completions and doorbells; [`serial`], numbers that wrap; [`prp`], the page
-//!   pointers of NVMe.
+//!   pointers of NVMe, and [`sgl`], its scatter-gather descriptors.
 //!
 //! It depends on `vdk-hal` and has no `unsafe` code.
 
@@ -23,6 +23,7 @@ pub mod ring;
 pub mod roce;
 pub mod serial;
 pub mod sg;
+pub mod sgl;
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("the layouts are those of little-endian devices, read and written as native words");

@@ -5,7 +5,7 @@
 //! - [`kit`] is the model, after Apple's DriverKit: a driver declares what it matches, is
 //!   started with an exclusive session of one function, gets every callback on its own
 //!   serial queue, and is stopped with a reason and a deadline.
-//! - [`edu`] and [`ioat`] are drivers of published device interfaces, written against it.
+//! - [`edu`], [`ioat`] and [`nvme`] are drivers of published device interfaces, written against it.
 //!
 //! The crates below are re-exported, so that a program needs this one dependency only.
 
@@ -18,3 +18,4 @@ pub use vdk_iommu as iommu;
 pub mod edu;
 pub mod ioat;
 pub mod kit;
+pub mod nvme;

@@ -63,7 +63,7 @@ pub use namespace::{
     ALL_NAMESPACES, IdentifyNamespace, NamespaceDescriptor, NamespaceFeatures, NamespaceIdType, NamespaceList,
 };
 pub use opcode::{AdminOpcode, NvmOpcode};
-pub use registers::NvmeRegisters;
+pub use registers::{NvmeDoorbells, NvmeRegisters};
 pub use sgl::{SglDescriptor, SglIdentifier};
 pub use status::{Status, StatusCodeType};
 pub use submission::{CommandFlags, SubmissionEntry};

@@ -61,3 +61,15 @@ register_block! {
         PMRMSC: u64 @ 0xe14, ReadWrite, split LowHigh;
     }
 }
+
+register_block! {
+    /// The two doorbells of one queue number when they lie 4 bytes apart, at
+    /// [`submission_doorbell`](super::submission_doorbell). When they lie further apart
+    /// each has a block of its own and is its `TAIL`.
+    pub struct NvmeDoorbells(0x8) {
+        /// The new tail of the submission queue.
+        TAIL: u32 @ 0x0, WriteOnly;
+        /// The new head of the completion queue.
+        HEAD: u32 @ 0x4, WriteOnly;
+    }
+}

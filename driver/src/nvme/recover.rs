@@ -1,0 +1,141 @@
+//! Ending what a queue pair had: recovery, close and drop.
+
+use vdk_descriptors::nvme::{AdminOpcode, SubmissionEntry};
+
+use super::command::{CommandError, Completion};
+use super::error::{AdminError, QueueError, RecoverError, ResetError};
+use super::pair::QueuePair;
+
+impl<T> QueuePair<T> {
+    /// Resets the controller, if that was not done since, and creates the queue pair again.
+    /// Everything outstanding ends: what the controller had completed as it said, the rest
+    /// with [`CommandError::Reset`], or with [`CommandError::Gone`] when the device is gone.
+    /// Other queue pairs of the controller find themselves reset and have to be recovered as
+    /// well.
+    ///
+    /// Owners are given back only after the controller was shown to have stopped.
+    ///
+    /// # Errors
+    ///
+    /// - [`ResetError::NotStopped`]: nothing was given back; close the queue pair;
+    /// - [`ResetError::Gone`]: everything was given back, the queue pair stays failed;
+    /// - others when it did not come up again: everything was given back.
+    pub fn recover(&mut self, mut ended: impl FnMut(Completion<T>)) -> Result<(), RecoverError> {
+        self.statistics.recoveries += 1;
+        self.drain(&mut ended);
+        let queue = self.number;
+        self.failure.get_or_insert(QueueError::Reset { queue });
+        let reset =
+            if self.device.is_stopped() { Err(ResetError::Gone) } else { self.device.reset(self.generation) };
+        match reset {
+            Ok(()) => self.end_all(CommandError::Reset, &mut ended),
+            Err(error @ ResetError::NotStopped(_)) => return Err(error.into()),
+            Err(ResetError::Gone) => {
+                self.end_all(CommandError::Gone, &mut ended);
+                self.failure = Some(QueueError::Gone { queue });
+                return Err(ResetError::Gone.into());
+            }
+            Err(error) => {
+                self.end_all(CommandError::Reset, &mut ended);
+                self.generation = self.device.generation();
+                return Err(error.into());
+            }
+        }
+        // From here on the queues are those of the controller as it is now.
+        self.generation = self.device.generation();
+        Ok(self.create()?)
+    }
+
+    /// Deletes the queue pair and gives back every owner: what is outstanding ends with
+    /// [`CommandError::Deleted`]. When the controller does not delete it, it is reset.
+    ///
+    /// # Errors
+    ///
+    /// [`ResetError::NotStopped`] when nothing stopped it: owners and queues stay the
+    /// device's for ever, and their memory is never freed.
+    pub fn close(mut self) -> Result<Vec<Completion<T>>, ResetError> {
+        let mut completions = Vec::new();
+        self.shut_down(&mut |completion| completions.push(completion))?;
+        Ok(completions)
+    }
+
+    /// Takes what the controller has completed, as far as it makes sense.
+    fn drain(&mut self, ended: &mut impl FnMut(Completion<T>)) {
+        if self.failure.is_none() {
+            let budget = self.outstanding();
+            // What is wrong with the queue is no matter any more.
+            let _ = self.poll(budget, ended);
+        }
+    }
+
+    /// Ends every command; the controller must have stopped, or deleted the queues.
+    fn end_all(&mut self, error: CommandError, ended: &mut impl FnMut(Completion<T>)) {
+        let mut count = 0;
+        self.queue.reset(|cookie, owner| {
+            count += 1;
+            ended(Completion { cookie, result: Err(error), owner });
+        });
+        self.statistics.completions += count;
+        self.statistics.failed += count;
+    }
+
+    /// Stops the queue pair, by any means, and ends everything.
+    fn shut_down(&mut self, ended: &mut impl FnMut(Completion<T>)) -> Result<(), ResetError> {
+        self.closed = true;
+        self.drain(ended);
+        let stopped = if self.device.is_stopped() {
+            Ok(CommandError::Gone)
+        } else if self.generation != self.device.generation() {
+            Ok(CommandError::Reset)
+        } else {
+            match self.delete() {
+                Ok(()) => {
+                    self.drain(ended);
+                    Ok(CommandError::Deleted)
+                }
+                Err(error) => {
+                    log::warn!("queue {}: {error}", self.number);
+                    match self.device.reset(self.generation) {
+                        Ok(()) | Err(ResetError::NotStarted(_)) => Ok(CommandError::Reset),
+                        Err(ResetError::Gone) => Ok(CommandError::Gone),
+                        Err(error) => Err(error),
+                    }
+                }
+            }
+        };
+        match stopped {
+            Ok(error) => {
+                self.end_all(error, ended);
+                self.device.release_queue(self.number);
+                Ok(())
+            }
+            Err(error) => {
+                // The number stays in use, like the memory.
+                core::mem::forget(self.region.take());
+                self.queue.forget_owners();
+                self.failure = Some(QueueError::Gone { queue: self.number });
+                Err(error)
+            }
+        }
+    }
+
+    /// Deletes the submission queue, then the completion queue. After the first the
+    /// controller has ended every command.
+    fn delete(&mut self) -> Result<(), AdminError> {
+        let entry = SubmissionEntry { dword10: u32::from(self.number), ..SubmissionEntry::default() };
+        self.device.execute(AdminOpcode::DELETE_SUBMISSION_QUEUE, entry)?;
+        self.device.execute(AdminOpcode::DELETE_COMPLETION_QUEUE, entry)?;
+        Ok(())
+    }
+}
+
+impl<T> Drop for QueuePair<T> {
+    fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
+        if let Err(error) = self.shut_down(&mut |completion| drop(completion)) {
+            log::error!("queue {}: {error}; its memory is lost", self.number);
+        }
+    }
+}
