@@ -7,4 +7,5 @@
 
 pub mod conformance;
 pub mod guest;
+pub mod qemu;
 pub mod sources;

@@ -1,0 +1,279 @@
+//! One run of QEMU.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::initramfs::Initramfs;
+use super::monitor::Monitor;
+use super::provision::Provision;
+use super::scene::Scene;
+
+/// What came of a run.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// The sentences that passed.
+    pub passed: Vec<String>,
+    /// The sentences that failed, with their reasons.
+    pub failed: Vec<String>,
+    /// What was measured.
+    pub figures: Vec<String>,
+}
+
+/// The first process of every guest.
+const INIT: &str = include_str!("../../qemu/init");
+
+/// Arguments that every guest has. The IOMMU stands before the devices behind it.
+const MACHINE: &[&str] = &[
+    "-nodefaults",
+    "-no-reboot",
+    "-display",
+    "none",
+    "-accel",
+    "tcg,thread=multi",
+    "-machine",
+    "q35,kernel-irqchip=split",
+    "-cpu",
+    "max",
+    "-smp",
+    "2",
+    "-m",
+    "1G",
+    "-device",
+    "intel-iommu,intremap=on,caching-mode=on",
+    "-chardev",
+    "file,id=console,path={folder}/console",
+    "-serial",
+    "chardev:console",
+    "-chardev",
+    "socket,id=host,path={folder}/host.sock",
+    "-serial",
+    "chardev:host",
+    "-chardev",
+    "socket,id=monitor,path={folder}/monitor.sock",
+    "-mon",
+    "chardev=monitor,mode=control",
+];
+
+/// Guest memory that a server of emulated devices can map.
+const SHARED: &[&str] =
+    &["-object", "memory-backend-memfd,id=memory,size=1G,share=on", "-machine", "memory-backend=memory"];
+
+/// The kernel's command line.
+const APPEND: &str = "console=ttyS0 quiet panic=-1 intel_iommu=on iommu.strict=1";
+
+/// Runs a scene in an empty folder. The guest's console is the file `console` in it.
+///
+/// # Errors
+///
+/// When the run could not be made. What failed in it is in the outcome.
+pub fn run(scene: &Scene, provision: &Provision, folder: &Path) -> Result<Outcome> {
+    for drive in scene.drives {
+        File::create(folder.join(drive.file))?.set_len(drive.bytes)?;
+    }
+    let initramfs = folder.join("initramfs");
+    pack(scene, provision, &initramfs).context("cannot pack the guest's files")?;
+    let mut servers = Vec::new();
+    for stub in scene.stubs {
+        let socket = folder.join(stub.socket());
+        let log = File::create(folder.join(format!("{}.log", stub.kind)))?;
+        let child = Command::new(provision.binaries.join("vdk"))
+            .args(["serve", stub.kind, "--socket"])
+            .arg(&socket)
+            .args(stub.arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start `vdk serve`")?;
+        let mut server = Ended(child);
+        until(Duration::from_secs(20), || {
+            server.0.try_wait().is_ok_and(|ended| ended.is_some()) || socket.exists()
+        })?;
+        ensure!(socket.exists(), "`vdk serve {}` made no socket, see its log", stub.kind);
+        servers.push(server);
+    }
+
+    let monitor = UnixListener::bind(folder.join("monitor.sock"))?;
+    let host = UnixListener::bind(folder.join("host.sock"))?;
+    let mut command = Command::new(&provision.emulator);
+    let shared = if scene.stubs.is_empty() { &[][..] } else { SHARED };
+    for argument in MACHINE.iter().chain(shared).chain(scene.machine) {
+        command.arg(argument.replace("{folder}", &folder.to_string_lossy()));
+    }
+    command.arg("-kernel").arg(&provision.kernel).arg("-initrd").arg(&initramfs);
+    command.args(["-append", &format!("{APPEND} {}", scene.append)]);
+    let errors = File::create(folder.join("qemu.log"))?;
+    command.stdin(Stdio::null()).stdout(errors.try_clone()?).stderr(errors);
+    fs::write(folder.join("command"), format!("{command:?}\n"))?;
+    let mut qemu =
+        Ended(command.spawn().with_context(|| format!("cannot run {}", provision.emulator.display()))?);
+
+    let connection = accept(&host, &mut qemu.0)?;
+    let monitor = Monitor::new(accept(&monitor, &mut qemu.0)?)?;
+    let deadline = Instant::now() + scene.limit;
+    let outcome =
+        Conversation { monitor, output: connection.try_clone()?, folder, outcome: Outcome::default() }
+            .hold(&lines(connection), deadline)?;
+    // It powers off by itself; one that does not has said all the same what it had to say.
+    let _ = until(Duration::from_secs(10), || qemu.0.try_wait().is_ok_and(|ended| ended.is_some()));
+    Ok(outcome)
+}
+
+/// A process that is ended when nobody waits for it any more.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until `done` holds.
+fn until(within: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
+    let deadline = Instant::now() + within;
+    while !done() {
+        ensure!(Instant::now() < deadline, "nothing came of it within {within:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// QEMU's connection to a socket of ours.
+fn accept(listener: &UnixListener, qemu: &mut Child) -> Result<UnixStream> {
+    listener.set_nonblocking(true)?;
+    let mut found = None;
+    until(Duration::from_secs(60), || {
+        found = listener.accept().ok();
+        found.is_some() || qemu.try_wait().is_ok_and(|ended| ended.is_some())
+    })
+    .context("QEMU did not connect")?;
+    let (stream, _) = found.context("QEMU ended at once")?;
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// The lines of the guest, read by a thread so that waiting for one can end.
+fn lines(stream: UnixStream) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stream).split(b'\n') {
+            let Ok(line) = line else { return };
+            let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// The host's side of the line to the guest.
+struct Conversation<'a> {
+    monitor: Monitor,
+    output: UnixStream,
+    folder: &'a Path,
+    outcome: Outcome,
+}
+
+impl Conversation<'_> {
+    /// Listens until the guest says that it is at its end.
+    fn hold(mut self, lines: &Receiver<String>, deadline: Instant) -> Result<Outcome> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = match lines.recv_timeout(left) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.outcome.failed.push("the guest did not come to its end in time".to_owned());
+                    return Ok(self.outcome);
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.outcome.failed.push("the guest ended before its script did".to_owned());
+                    return Ok(self.outcome);
+                }
+            };
+            match line.split_once(' ').unwrap_or((&line, "")) {
+                ("ok", sentence) => self.outcome.passed.push(sentence.to_owned()),
+                ("failed", sentence) => self.outcome.failed.push(sentence.to_owned()),
+                ("figure:", figure) => self.outcome.figures.push(figure.to_owned()),
+                ("host:", request) => {
+                    let answer = match self.obey(request) {
+                        Ok(value) => format!("done {value}"),
+                        Err(error) => format!("refused {error:#}"),
+                    };
+                    writeln!(self.output, "{}", answer.trim_end()).context("the guest does not listen")?;
+                }
+                ("end", "") => return Ok(self.outcome),
+                _ => self.outcome.failed.push(format!("the guest said {line:?}, which means nothing")),
+            }
+        }
+    }
+
+    fn obey(&mut self, request: &str) -> Result<String> {
+        let (verb, object) = request.split_once(' ').unwrap_or((request, ""));
+        match verb {
+            "device_del" => {
+                self.monitor.execute("device_del", &json!({ "id": object }))?;
+                Ok(String::new())
+            }
+            "device_add" => {
+                let arguments: Value = serde_json::from_str(object).context("its argument is not JSON")?;
+                self.monitor.execute("device_add", &arguments)?;
+                Ok(String::new())
+            }
+            "sha256" => {
+                let output = Command::new("sha256sum").arg(self.folder.join(object)).output()?;
+                let text = String::from_utf8_lossy(&output.stdout).into_owned();
+                let sum = text.split_whitespace().next().context("sha256sum printed nothing")?;
+                Ok(sum.to_owned())
+            }
+            _ => bail!("the host does not know {verb:?}"),
+        }
+    }
+}
+
+/// Writes the archive that the guest starts from.
+fn pack(scene: &Scene, provision: &Provision, path: &Path) -> Result<()> {
+    let mut archive = Initramfs::new(BufWriter::new(File::create(path)?));
+    for folder in ["bin", "dev", "etc", "proc", "sys", "tmp", "run", "usr/bin", "sbin"] {
+        archive.folder(folder)?;
+    }
+    archive.copy("bin/busybox", &provision.busybox)?;
+    for name in ["vdk", "vdk-guest"] {
+        archive.copy(&format!("bin/{name}"), &provision.binaries.join(name))?;
+    }
+    if let Some(modules) = &provision.modules {
+        archive.copy("modules", modules)?;
+    }
+    for folder in &provision.programs {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            archive.copy(&entry.file_name().to_string_lossy(), &entry.path())?;
+        }
+    }
+    archive.program("init", INIT.as_bytes())?;
+    archive.program("scene", scene.script.as_bytes())?;
+    Ok(archive.finish()?)
+}
+
+/// The last lines of the console, escape sequences left out.
+///
+/// # Errors
+///
+/// When there is no console.
+pub fn console(folder: &Path, count: usize) -> io::Result<String> {
+    let path: PathBuf = folder.join("console");
+    let text = String::from_utf8_lossy(&fs::read(path)?).replace('\r', "");
+    let lines: Vec<&str> = text.lines().collect();
+    Ok(lines[lines.len().saturating_sub(count)..].join("\n"))
+}

@@ -1,0 +1,83 @@
+//! What a run of a guest consists of.
+
+use std::time::Duration;
+
+/// One named run of a guest.
+#[derive(Clone, Copy)]
+pub struct Scene {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// What it shows, in one line.
+    pub shows: &'static str,
+    /// What it boots.
+    pub kernel: Kernel,
+    /// Words added to the kernel's command line.
+    pub append: &'static str,
+    /// Arguments of QEMU beside those of every guest. `{folder}` in one is the folder of the
+    /// run, where drives and sockets are.
+    pub machine: &'static [&'static str],
+    /// The raw files behind its block devices.
+    pub drives: &'static [Drive],
+    /// Emulated devices, each served by a process of its own.
+    pub stubs: &'static [Stub],
+    /// Programs of Debian packages that it needs, as `tests/qemu/programs` wants them.
+    pub programs: &'static [&'static str],
+    /// What it does, for busybox's shell, after `tests/qemu/init`.
+    pub script: &'static str,
+    /// How long it may take.
+    pub limit: Duration,
+    /// Whether it measures instead of testing, and is run by name only.
+    pub bench: bool,
+}
+
+/// A kernel to boot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    /// The one of `tests/qemu/kernel`.
+    Own,
+    /// Debian's 6.1, of `tests/qemu/stock-kernel`.
+    Stock,
+}
+
+/// A raw file of zeros.
+#[derive(Clone, Copy)]
+pub struct Drive {
+    /// Its name in the folder of the run.
+    pub file: &'static str,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// An emulated device behind a socket.
+#[derive(Clone, Copy)]
+pub struct Stub {
+    /// Which: `edu`, `ioat`.
+    pub kind: &'static str,
+    /// Further arguments of `vdk serve`.
+    pub arguments: &'static [&'static str],
+}
+
+impl Stub {
+    /// The name of its socket in the folder of the run.
+    #[must_use]
+    pub fn socket(&self) -> String {
+        format!("{}.sock", self.kind)
+    }
+}
+
+impl Scene {
+    /// A scene that boots [`Kernel::Own`] and has nothing yet; for use in a table.
+    pub const EMPTY: Self = Self {
+        name: "",
+        shows: "",
+        kernel: Kernel::Own,
+        append: "",
+        machine: &[],
+        drives: &[],
+        stubs: &[],
+        programs: &[],
+        script: "",
+        limit: Duration::from_secs(180),
+        bench: false,
+    };
+}
