@@ -34,6 +34,7 @@
 //! # Layers
 //!
 //! - [`shell`]: everything that PCI says, shared by all devices; [`StubNode`].
+//! - [`serve`]: any device on a vfio-user socket.
 //! - one module for each device, which knows its registers only.
 
 #![forbid(unsafe_code)]
@@ -44,6 +45,7 @@ pub mod fault;
 mod ioat;
 mod kind;
 mod options;
+pub mod serve;
 pub mod shell;
 mod statistics;
 

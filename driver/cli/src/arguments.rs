@@ -48,6 +48,36 @@ pub(crate) enum Command {
                             vdk copy in.img out.img --fault drop-completion@3    # an emulated device that misbehaves"
     )]
     Copy(CopyArguments),
+    /// Offer an emulated device on a vfio-user socket, to QEMU or to `vfio-user:PATH`.
+    #[command(after_help = "Examples:\n  vdk serve ioat --socket /tmp/ioat.sock\n  \
+                            vdk copy in.img out.img --device vfio-user:/tmp/ioat.sock\n  \
+                            qemu-system-x86_64 ... -object memory-backend-memfd,id=m,size=1G,share=on -machine memory-backend=m \\\n    \
+                            -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"/tmp/ioat.sock\"}}'")]
+    Serve(ServeArguments),
+}
+
+/// What `vdk serve` is given.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArguments {
+    /// The emulated device, such as ioat.
+    #[arg(value_name = "STUB")]
+    pub(crate) stub: String,
+
+    /// Where the socket is made. One that a server left behind is replaced.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: PathBuf,
+
+    /// Offer no doorbells to be mapped: every access is a message.
+    #[arg(long)]
+    pub(crate) trapped: bool,
+
+    /// How the device misbehaves, such as drop-completion@3 or vanish@100.
+    #[arg(long, value_name = "PLAN")]
+    pub(crate) fault: Option<String>,
+
+    /// The seed of a fault plan with probabilities.
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub(crate) seed: u64,
 }
 
 /// What `vdk info` is given.

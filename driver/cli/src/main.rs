@@ -10,6 +10,7 @@ mod info;
 mod list;
 mod names;
 mod output;
+mod serve;
 mod signal;
 
 use std::io::Write as _;
@@ -50,6 +51,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(Command::List) => list::run(json),
         Some(Command::Info(info)) => info::run(info, json),
         Some(Command::Copy(copy)) => copy::run(copy, json),
+        Some(Command::Serve(serve)) => serve::run(serve, json),
     }
 }
 

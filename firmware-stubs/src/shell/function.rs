@@ -56,6 +56,12 @@ impl StubFunction {
         &self.session.domain
     }
 
+    /// Says that mapped doorbells are written by another process from now on: nobody wakes
+    /// the device thread then, and it looks at them at least once in a millisecond.
+    pub fn expect_silent_doorbells(&self) {
+        self.session.expect_silent_doorbells();
+    }
+
     fn system(&self, unreachable: Unreachable) -> ResetError {
         let function = self.name().to_owned();
         match unreachable {

@@ -164,6 +164,7 @@ impl StubNode {
             domain,
             areas,
             stop: AtomicBool::new(false),
+            silent_doorbells: AtomicBool::new(false),
         };
         let attachment = Attachment {
             session: session.number,

@@ -124,6 +124,8 @@ pub(crate) struct Session {
     pub(crate) domain: Arc<SoftDomain>,
     pub(crate) areas: Vec<(BarIndex, MappedArea)>,
     pub(crate) stop: AtomicBool,
+    /// Mapped doorbells are written by another process, which wakes nobody.
+    pub(crate) silent_doorbells: AtomicBool,
 }
 
 /// Why a session does not reach its device.
@@ -156,6 +158,20 @@ impl Session {
         // device thread, which says that it sleeps before it looks here.
         self.stop.store(true, Ordering::SeqCst);
         self.kick.wake();
+    }
+
+    /// From now on mapped doorbells may be written by a process that cannot wake the device
+    /// thread, so that the thread has to look at them again and again.
+    pub(crate) fn expect_silent_doorbells(&self) {
+        // ORDERING: Relaxed; the wake-up makes the device thread look at it.
+        self.silent_doorbells.store(true, Ordering::Relaxed);
+        self.kick.wake();
+    }
+
+    /// Whether mapped doorbells may be written without a wake-up.
+    pub(crate) fn has_silent_doorbells(&self) -> bool {
+        // ORDERING: Relaxed; see `expect_silent_doorbells`.
+        self.silent_doorbells.load(Ordering::Relaxed)
     }
 
     /// Whether the device thread is to end.

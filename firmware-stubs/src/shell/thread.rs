@@ -16,6 +16,7 @@ pub(crate) fn run(session: &Arc<Session>, mut bus: BusMaster) {
     let core = &session.core;
     let shared = &core.shared;
     let mut watch = Watch::new(core.spin);
+    let mut nap = Nap::default();
     if let Some(cpu) = core.cpu {
         pin(cpu);
     }
@@ -29,6 +30,7 @@ pub(crate) fn run(session: &Arc<Session>, mut bus: BusMaster) {
         }
         if device.work(shared, &mut bus) == Work::Busy {
             watch.begin_again();
+            nap = Nap::default();
             continue;
         }
         if watch.goes_on() {
@@ -43,7 +45,8 @@ pub(crate) fn run(session: &Arc<Session>, mut bus: BusMaster) {
             continue;
         }
         drop(device);
-        if session.kick.sleep(work.sleep_time(LONGEST_SLEEP)) {
+        let longest = if session.has_silent_doorbells() { nap.next() } else { LONGEST_SLEEP };
+        if session.kick.sleep(work.sleep_time(longest)) {
             shared.counters.wakeups.add(1);
         }
         watch.begin_again();
@@ -94,6 +97,27 @@ impl Watch {
         now.duration_since(begun) < self.most
     }
 }
+
+/// How long the thread sleeps between two looks at doorbells that wake nobody: longer and
+/// longer while they are not rung.
+struct Nap(Duration);
+
+impl Default for Nap {
+    fn default() -> Self {
+        Self(SHORTEST_NAP)
+    }
+}
+
+impl Nap {
+    fn next(&mut self) -> Duration {
+        let now = self.0;
+        self.0 = (now + now / 8).min(LONGEST_NAP);
+        now
+    }
+}
+
+const SHORTEST_NAP: Duration = Duration::from_micros(20);
+const LONGEST_NAP: Duration = Duration::from_millis(1);
 
 /// How many looks are made between two looks at the clock.
 const LOOKS_PER_CLOCK: u32 = 32;

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -38,6 +38,21 @@ impl EventFd {
         let flags = rustix::fs::fcntl_getfl(&fd)?;
         rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
         Ok(Self { fd: Arc::new(fd) })
+    }
+
+    /// An event file that somebody sent who may lie: it is looked at whether it is one, since
+    /// signalling another kind of file would write into it.
+    ///
+    /// # Errors
+    ///
+    /// "Invalid input" when it is not one, what looking at it reports, which needs `/proc`,
+    /// and what `fcntl(2)` reports.
+    pub fn from_untrusted(fd: OwnedFd) -> io::Result<Self> {
+        let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        if std::fs::read_link(link)?.as_os_str() != "anon_inode:[eventfd]" {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Self::from_owned(fd)
     }
 
     /// Adds `count` to the counter, which holds 2^64 - 2 at most. What does not fit is not
@@ -132,5 +147,14 @@ mod tests {
         foreign.signal(u64::MAX - 1);
         foreign.signal(5);
         assert_eq!(foreign.take(), u64::MAX - 1, "a full counter stays full");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs files")]
+    fn a_file_that_is_no_event_file_is_refused() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(EventFd::from_untrusted(file.into()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let event = eventfd(3, EventfdFlags::CLOEXEC).unwrap();
+        assert_eq!(EventFd::from_untrusted(event).unwrap().take(), 3);
     }
 }

@@ -1,0 +1,64 @@
+//! `vdk serve`: an emulated device on a vfio-user socket.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use serde::Serialize;
+use vdk_driver::iommu::soft::SoftIommu;
+use vdk_firmware_stubs::serve::{Server, ServerOptions, iommu_options};
+use vdk_firmware_stubs::{StubKind, StubOptions};
+
+use crate::arguments::ServeArguments;
+use crate::device;
+use crate::output;
+use crate::signal::StopRequest;
+
+/// What is said when clients can connect.
+#[derive(Debug, Serialize)]
+struct Serving {
+    device: String,
+    socket: String,
+    process: u32,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &ServeArguments, json: bool) -> Result<()> {
+    let stop = StopRequest::listen()?;
+    let name = arguments.stub.strip_prefix("stub:").unwrap_or(&arguments.stub);
+    let kind: StubKind = name.parse()?;
+    let mut options = StubOptions {
+        seed: arguments.seed,
+        iommu: Some(SoftIommu::new(iommu_options())),
+        ..StubOptions::default()
+    };
+    if let Some(plan) = &arguments.fault {
+        options.fault_plan = plan.parse().map_err(|error| anyhow!("--fault {plan}: {error}"))?;
+    }
+    let node = device::stub(kind, options)?;
+    let options = ServerOptions { mapped_doorbells: !arguments.trapped };
+    let server = Server::bind(node.clone(), &arguments.socket, options)?;
+    let serving = Serving {
+        device: format!("stub:{kind}"),
+        socket: arguments.socket.display().to_string(),
+        process: std::process::id(),
+    };
+    let running = server.spawn().context("cannot serve")?;
+    if json {
+        output::print_json(&serving)?;
+    } else {
+        output::print(&format!("serving {} on {}; Ctrl-C ends it\n", serving.device, serving.socket))?;
+    }
+    while !stop.is_set() {
+        std::thread::sleep(LOOK);
+    }
+    let clients = running.server().clients();
+    drop(running);
+    log::info!("{clients} clients were served: {:?}", node.statistics());
+    for fault in node.driver_faults() {
+        log::info!("a driver did wrong: {fault}");
+    }
+    Ok(())
+}
+
+/// How often it looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(50);
