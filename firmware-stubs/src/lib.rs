@@ -45,6 +45,7 @@ pub mod fault;
 mod ioat;
 mod kind;
 mod options;
+pub mod roce;
 pub mod serve;
 pub mod shell;
 mod statistics;

@@ -1,0 +1,126 @@
+//! What carries Ethernet frames from one port to another.
+//!
+//! A [`Wire`] is one end. [`pair()`] makes two in one process. Layers have a wire inside and
+//! are one themselves, so that they can be put on each other in any order.
+//!
+//! Frames are whole Ethernet frames without their check sequence. A wire may lose them, as
+//! Ethernet does, and whatever comes out of one was made by somebody else.
+
+pub mod pair;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::time::Time;
+
+pub use pair::{PairWire, pair};
+
+/// The longest frame a wire must carry, in bytes: a path MTU of 4096 with all headers, and
+/// the full Ethernet MTU of 9000 for what is not RoCE.
+pub const MAX_FRAME: usize = 9000 + 22;
+
+/// One end of something that carries Ethernet frames.
+///
+/// It belongs to one thread. Nothing in it waits except [`wait`](Self::wait), and nothing
+/// allocates once it is warm.
+pub trait Wire: Send {
+    /// Sends a frame, or loses it when there is no room.
+    ///
+    /// # Errors
+    ///
+    /// The frame is longer than [`MAX_FRAME`], or the wire is broken.
+    fn send(&mut self, now: Time, frame: &[u8]) -> Result<(), WireError>;
+
+    /// Copies the next frame that arrived into `buffer` and returns its length; `None` when
+    /// none is there. A frame longer than the buffer is lost.
+    ///
+    /// # Errors
+    ///
+    /// The wire is broken; no frame will come any more.
+    fn receive(&mut self, now: Time, buffer: &mut [u8]) -> Result<Option<usize>, WireError>;
+
+    /// When [`receive`](Self::receive) is to be called although nothing arrives, because a
+    /// layer holds a frame back until then.
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+
+    /// Sleeps until a frame may be there, until `wake` can be read, or for `timeout`; for
+    /// ever when that is `None`. It may return for no reason at all. The
+    /// [`deadline`](Self::deadline) is for the caller to look at.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot wait.
+    fn wait(&mut self, wake: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<(), WireError>;
+
+    /// Frames lost in this process for lack of room or because they were too long.
+    fn lost(&self) -> u64;
+}
+
+impl<W: Wire + ?Sized> Wire for Box<W> {
+    fn send(&mut self, now: Time, frame: &[u8]) -> Result<(), WireError> {
+        (**self).send(now, frame)
+    }
+
+    fn receive(&mut self, now: Time, buffer: &mut [u8]) -> Result<Option<usize>, WireError> {
+        (**self).receive(now, buffer)
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        (**self).deadline()
+    }
+
+    fn wait(&mut self, wake: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<(), WireError> {
+        (**self).wait(wake, timeout)
+    }
+
+    fn lost(&self) -> u64 {
+        (**self).lost()
+    }
+}
+
+/// Why a wire does not carry a frame.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The frame is longer than any link carries.
+    #[error("a frame of {length:#x} bytes is longer than {MAX_FRAME:#x}: lower the path mtu")]
+    FrameTooLong {
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// The other end is gone.
+    #[error("the other end of {name} was closed")]
+    Closed {
+        /// The wire.
+        name: String,
+    },
+    /// The other end sent something that cannot be a frame.
+    #[error("{name} announced a frame of {length:#x} bytes: the other end does not speak this format")]
+    Format {
+        /// The wire.
+        name: String,
+        /// The length that was announced.
+        length: usize,
+    },
+    /// The system refused.
+    #[error("cannot {operation} {name}")]
+    System {
+        /// What was to be done.
+        operation: &'static str,
+        /// The wire.
+        name: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Refuses what no link carries.
+fn check_length(frame: &[u8]) -> Result<(), WireError> {
+    if frame.len() > MAX_FRAME { Err(WireError::FrameTooLong { length: frame.len() }) } else { Ok(()) }
+}
