@@ -1,0 +1,387 @@
+//! An endpoint: queue pairs, memory regions and completion queues at one address.
+//!
+//! It is the smallest thing that owns the core, and has no I/O either: frames go in by
+//! [`Endpoint::receive`] and come out of [`Endpoint::transmit`].
+
+mod keys;
+
+use std::collections::VecDeque;
+
+use thiserror::Error;
+use vdk_descriptors::roce::{Frame, Gid, Qpn};
+
+use super::attributes::Attributes;
+use super::completion::{Completion, Side};
+use super::counters::Counters;
+use super::host::{Event, Host};
+use super::memory::{Atomic, Memory, MemoryError, ProtectionDomain, Reach};
+use super::path::Station;
+use super::queue_pair::{QueuePair, QueuePairOptions};
+use super::state::{State, TransitionError};
+use super::time::Time;
+use super::work::{PostError, ReceiveRequest, SendRequest};
+pub use keys::{KeyTable, RegisterError, Registration};
+
+/// A completion queue of one endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CompletionQueueId(usize);
+
+/// Why the endpoint refuses something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum EndpointError {
+    /// There is no such queue pair.
+    #[error("there is no queue pair {0}; was it destroyed?")]
+    QueuePair(Qpn),
+    /// There are as many queue pairs as there may be.
+    #[error("there are {0} queue pairs, and no more are allowed; destroy one")]
+    Quota(usize),
+    /// There is no such completion queue.
+    #[error("the completion queue belongs to another endpoint")]
+    CompletionQueue,
+    /// The change of state is refused.
+    #[error(transparent)]
+    Transition(#[from] TransitionError),
+    /// The work request is refused.
+    #[error(transparent)]
+    Post(#[from] PostError),
+}
+
+/// What an endpoint counted of the frames that it took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameCounters {
+    /// Frames that are no RoCE, or damaged: they vanish.
+    pub unreadable: u64,
+    /// Frames for another address.
+    pub misdirected: u64,
+    /// Frames for a queue pair that there is not.
+    pub homeless: u64,
+}
+
+#[derive(Debug)]
+struct Pair {
+    queue_pair: QueuePair,
+    send: CompletionQueueId,
+    receive: CompletionQueueId,
+    /// Whether it is in the list of those that may have something to send.
+    listed: bool,
+}
+
+/// Queue pairs, memory regions and completion queues at one address.
+#[derive(Debug)]
+pub struct Endpoint {
+    stations: Vec<Station>,
+    /// Queue pairs by their number less [`FIRST_NUMBER`]. A number is never used twice.
+    pairs: Vec<Option<Pair>>,
+    live: usize,
+    most: usize,
+    ready: VecDeque<usize>,
+    memory: KeyTable,
+    completions: Vec<VecDeque<Completion>>,
+    events: VecDeque<Event>,
+    domains: u32,
+    frames: FrameCounters,
+}
+
+/// The number of the first queue pair; those below are for management.
+const FIRST_NUMBER: u32 = 0x11;
+/// How many events are kept for a caller who does not ask.
+const MOST_EVENTS: usize = 1024;
+
+impl Endpoint {
+    /// An endpoint with these addresses, which allows `most` queue pairs.
+    #[must_use]
+    pub fn new(stations: Vec<Station>, most: usize) -> Self {
+        Self {
+            stations,
+            pairs: Vec::new(),
+            live: 0,
+            most,
+            ready: VecDeque::new(),
+            memory: KeyTable::default(),
+            completions: Vec::new(),
+            events: VecDeque::new(),
+            domains: 0,
+            frames: FrameCounters::default(),
+        }
+    }
+
+    /// Its addresses.
+    #[must_use]
+    pub fn stations(&self) -> &[Station] {
+        &self.stations
+    }
+
+    /// The GIDs of its addresses, by index.
+    pub fn gids(&self) -> impl Iterator<Item = Gid> {
+        self.stations.iter().map(|station| Gid::from_address(station.address))
+    }
+
+    /// A new protection domain.
+    pub fn protection_domain(&mut self) -> ProtectionDomain {
+        self.domains += 1;
+        ProtectionDomain(self.domains)
+    }
+
+    /// A new completion queue with room for `capacity` completions. When more are not
+    /// polled, it grows: none is ever lost.
+    pub fn completion_queue(&mut self, capacity: usize) -> CompletionQueueId {
+        self.completions.push(VecDeque::with_capacity(capacity));
+        CompletionQueueId(self.completions.len() - 1)
+    }
+
+    /// The memory regions.
+    #[must_use]
+    pub const fn memory(&self) -> &KeyTable {
+        &self.memory
+    }
+
+    /// The memory regions, to register and to write.
+    pub const fn memory_mut(&mut self) -> &mut KeyTable {
+        &mut self.memory
+    }
+
+    /// Makes a queue pair in the state Reset, with a completion queue for each side.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`]: too many queue pairs, or a foreign completion queue.
+    pub fn create(
+        &mut self,
+        options: &QueuePairOptions,
+        send: CompletionQueueId,
+        receive: CompletionQueueId,
+    ) -> Result<Qpn, EndpointError> {
+        if send.0.max(receive.0) >= self.completions.len() {
+            return Err(EndpointError::CompletionQueue);
+        }
+        let number = u32::try_from(self.pairs.len()).ok().and_then(|index| index.checked_add(FIRST_NUMBER));
+        // The highest number is that of all members of a multicast group.
+        let number = number.and_then(Qpn::new).filter(|number| *number != Qpn::MULTICAST);
+        let number = number.filter(|_| self.live < self.most).ok_or(EndpointError::Quota(self.live))?;
+        let queue_pair = QueuePair::new(number, options);
+        self.pairs.push(Some(Pair { queue_pair, send, receive, listed: false }));
+        self.live += 1;
+        Ok(number)
+    }
+
+    /// Ends a queue pair. Gives back what is posted and was not completed, sends first; for
+    /// that there will be no completions.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError::QueuePair`].
+    pub fn destroy(&mut self, number: Qpn) -> Result<Vec<(Side, u64)>, EndpointError> {
+        let pair = slot(number).and_then(|slot| self.pairs.get_mut(slot)).and_then(Option::take);
+        let pair = pair.ok_or(EndpointError::QueuePair(number))?;
+        self.live -= 1;
+        Ok(pair.queue_pair.destroy())
+    }
+
+    /// Moves a queue pair to `to`.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`], and nothing changes.
+    pub fn modify(&mut self, number: Qpn, to: State, attributes: &Attributes) -> Result<(), EndpointError> {
+        self.with(number, |pair, host| pair.modify(to, attributes, host))?.map_err(Into::into)
+    }
+
+    /// Posts a send.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`], and there will be no completion.
+    #[inline]
+    pub fn post_send(&mut self, number: Qpn, request: &SendRequest<'_>) -> Result<(), EndpointError> {
+        self.with(number, |pair, host| pair.post_send(request, host))?.map_err(Into::into)
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`], and there will be no completion.
+    #[inline]
+    pub fn post_receive(&mut self, number: Qpn, request: &ReceiveRequest<'_>) -> Result<(), EndpointError> {
+        self.with(number, |pair, host| pair.post_receive(request, host))?.map_err(Into::into)
+    }
+
+    /// The next completion of a queue.
+    #[inline]
+    pub fn poll(&mut self, queue: CompletionQueueId) -> Option<Completion> {
+        self.completions.get_mut(queue.0)?.pop_front()
+    }
+
+    /// The next event.
+    pub fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The state of a queue pair.
+    #[must_use]
+    pub fn state(&self, number: Qpn) -> Option<State> {
+        self.pair(number).map(|pair| pair.queue_pair.state())
+    }
+
+    /// What a queue pair counted.
+    #[must_use]
+    pub fn counters(&self, number: Qpn) -> Option<&Counters> {
+        self.pair(number).map(|pair| pair.queue_pair.counters())
+    }
+
+    /// What was counted of frames that reached no queue pair.
+    #[must_use]
+    pub const fn frame_counters(&self) -> &FrameCounters {
+        &self.frames
+    }
+
+    fn pair(&self, number: Qpn) -> Option<&Pair> {
+        self.pairs.get(slot(number)?)?.as_ref()
+    }
+
+    /// Takes a frame. What is no RoCE, damaged or for somebody else vanishes.
+    #[inline]
+    pub fn receive(&mut self, now: Time, bytes: &[u8]) {
+        let Ok(frame) = Frame::parse(bytes) else {
+            self.frames.unreadable += 1;
+            return;
+        };
+        let to = frame.headers.network.destination();
+        if !self.stations.iter().any(|station| station.address == to) {
+            self.frames.misdirected += 1;
+            return;
+        }
+        let number = frame.headers.bth.destination;
+        if self.with(number, |pair, host| pair.receive(now, &frame, bytes, host)).is_err() {
+            self.frames.homeless += 1;
+        }
+    }
+
+    /// Builds the next frame in `bytes` and gives its length. The queue pairs take turns.
+    #[inline]
+    pub fn transmit(&mut self, now: Time, bytes: &mut [u8]) -> Option<usize> {
+        while let Some(slot) = self.ready.pop_front() {
+            let Some(pair) = self.pairs.get_mut(slot).and_then(Option::as_mut) else { continue };
+            let mut host = View {
+                memory: &mut self.memory,
+                completions: &mut self.completions,
+                events: &mut self.events,
+                send: pair.send,
+                receive: pair.receive,
+            };
+            if let Some(length) = pair.queue_pair.transmit(now, &mut host, bytes) {
+                self.ready.push_back(slot);
+                return Some(length);
+            }
+            pair.listed = false;
+        }
+        None
+    }
+
+    /// Lets the timers expire that are due.
+    pub fn tick(&mut self, now: Time) {
+        for slot in 0..self.pairs.len() {
+            let due = |pair: &Pair| pair.queue_pair.deadline().is_some_and(|deadline| deadline <= now);
+            if self.pairs.get(slot).and_then(Option::as_ref).is_some_and(due) {
+                self.with_slot(slot, |pair, host| pair.tick(now, host));
+            }
+        }
+    }
+
+    /// When [`tick`](Self::tick) is due; `None` when it is not.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        self.pairs.iter().flatten().filter_map(|pair| pair.queue_pair.deadline()).min()
+    }
+
+    #[inline]
+    fn with<T>(
+        &mut self,
+        number: Qpn,
+        act: impl FnOnce(&mut QueuePair, &mut View<'_>) -> T,
+    ) -> Result<T, EndpointError> {
+        slot(number).and_then(|slot| self.with_slot(slot, act)).ok_or(EndpointError::QueuePair(number))
+    }
+
+    /// Does something to a queue pair, which may then have something to send.
+    #[inline]
+    fn with_slot<T>(
+        &mut self,
+        slot: usize,
+        act: impl FnOnce(&mut QueuePair, &mut View<'_>) -> T,
+    ) -> Option<T> {
+        let pair = self.pairs.get_mut(slot)?.as_mut()?;
+        let mut host = View {
+            memory: &mut self.memory,
+            completions: &mut self.completions,
+            events: &mut self.events,
+            send: pair.send,
+            receive: pair.receive,
+        };
+        let answer = act(&mut pair.queue_pair, &mut host);
+        if !pair.listed {
+            pair.listed = true;
+            self.ready.push_back(slot);
+        }
+        Some(answer)
+    }
+}
+
+#[inline]
+fn slot(number: Qpn) -> Option<usize> {
+    // CAST: 24 bits.
+    number.value().checked_sub(FIRST_NUMBER).map(|slot| slot as usize)
+}
+
+/// The endpoint as one of its queue pairs sees it.
+struct View<'a> {
+    memory: &'a mut KeyTable,
+    completions: &'a mut [VecDeque<Completion>],
+    events: &'a mut VecDeque<Event>,
+    send: CompletionQueueId,
+    receive: CompletionQueueId,
+}
+
+impl Host for View<'_> {
+    #[inline]
+    fn complete(&mut self, side: Side, completion: Completion) {
+        let queue = match side {
+            Side::Send => self.send,
+            Side::Receive => self.receive,
+        };
+        if let Some(queue) = self.completions.get_mut(queue.0) {
+            queue.push_back(completion);
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        if self.events.len() < MOST_EVENTS {
+            self.events.push_back(event);
+        }
+    }
+}
+
+impl Memory for View<'_> {
+    #[inline]
+    fn check(&self, reach: &Reach) -> Result<(), MemoryError> {
+        self.memory.check(reach)
+    }
+
+    #[inline]
+    fn read(&mut self, reach: &Reach, bytes: &mut [u8]) -> Result<(), MemoryError> {
+        self.memory.read(reach, bytes)
+    }
+
+    #[inline]
+    fn write(&mut self, reach: &Reach, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.write(reach, bytes)
+    }
+
+    fn atomic(&mut self, reach: &Reach, operation: Atomic) -> Result<u64, MemoryError> {
+        self.memory.atomic(reach, operation)
+    }
+
+    fn invalidate(&mut self, domain: ProtectionDomain, key: u32) -> Result<(), MemoryError> {
+        self.memory.invalidate(domain, key)
+    }
+}

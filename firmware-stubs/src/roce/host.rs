@@ -1,0 +1,31 @@
+//! What a queue pair needs from whoever owns it.
+
+use vdk_descriptors::roce::Qpn;
+
+use super::completion::{Completion, Side};
+use super::memory::Memory;
+
+/// The owner of queue pairs, seen by one of them.
+pub trait Host: Memory {
+    /// Takes a completion. Each posted work request gives one, except a send that succeeds
+    /// and was posted without a signal.
+    fn complete(&mut self, side: Side, completion: Completion);
+
+    /// Takes note of something that belongs to no work request.
+    fn event(&mut self, event: Event);
+}
+
+/// What can happen to a queue pair aside from its work requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// The first packet came while the queue pair could not send yet.
+    Established(Qpn),
+    /// All sends that were begun are done, and none is begun: the state is SQD.
+    SendQueueDrained(Qpn),
+    /// A request of the other side was refused as invalid. The state is Error.
+    RequestError(Qpn),
+    /// A request of the other side had no right to the memory. The state is Error.
+    AccessError(Qpn),
+    /// The other side says that the path is congested.
+    Congestion(Qpn),
+}

@@ -1,0 +1,213 @@
+//! What a request must pass before anything is done, in order.
+
+use vdk_descriptors::roce::{Extension, Frame, Operation, Reth};
+
+use super::{MessageKind, Responder, uses_receive};
+use crate::roce::completion::Status;
+use crate::roce::memory::{Memory, Reach, Rights};
+use crate::roce::queues::LONGEST;
+use crate::roce::state::Service;
+
+/// One check of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::roce) enum Check {
+    /// It is the turn of its PSN.
+    Sequence,
+    /// Its place in a message follows the packet before.
+    Order,
+    /// The queue pair allows the operation.
+    Rights,
+    /// There is a receive, or room to remember the answer.
+    Resources,
+    /// It has as many bytes as its place allows, and the receive can hold them.
+    Length,
+    /// The address of an atomic operation is a multiple of eight.
+    Alignment,
+    /// The key allows the whole of the operation.
+    Key,
+}
+
+/// The checks, in the order in which they are made.
+pub(in crate::roce) const ORDER: [Check; 7] = [
+    Check::Sequence,
+    Check::Order,
+    Check::Rights,
+    Check::Resources,
+    Check::Length,
+    Check::Alignment,
+    Check::Key,
+];
+
+/// What a failed check asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Nothing.
+    Drop,
+    /// The packet with this PSN came before.
+    Duplicate(u64),
+    /// A packet before this one is missing.
+    Gap,
+    /// There is no receive.
+    NotReady,
+    /// The request is invalid. The receive ends with this status.
+    Invalid(Option<Status>),
+    /// The request has no right to the memory.
+    Access,
+    /// This side cannot carry it out. The receive ends with this status.
+    Operation(Option<Status>),
+}
+
+impl Responder {
+    /// Makes all checks.
+    #[inline]
+    pub(super) fn check(&self, frame: &Frame<'_>, memory: &impl Memory) -> Result<(), Refusal> {
+        ORDER.into_iter().try_for_each(|check| match check {
+            Check::Sequence => self.check_sequence(frame),
+            Check::Order => self.check_order(frame),
+            Check::Rights => self.check_rights(frame),
+            Check::Resources => self.check_resources(frame),
+            Check::Length => self.check_length(frame),
+            Check::Alignment => check_alignment(frame),
+            Check::Key => self.check_key(frame, memory),
+        })
+    }
+
+    #[inline]
+    fn check_sequence(&self, frame: &Frame<'_>) -> Result<(), Refusal> {
+        let psn = frame.headers.bth.psn.extend(self.expected);
+        if psn > self.expected {
+            Err(Refusal::Gap)
+        } else if psn < self.expected {
+            Err(Refusal::Duplicate(psn))
+        } else if self.responses.is_full() {
+            // As if it were lost: what waits must be sent first.
+            Err(Refusal::Drop)
+        } else {
+            Ok(())
+        }
+    }
+
+    #[inline]
+    fn check_order(&self, frame: &Frame<'_>) -> Result<(), Refusal> {
+        let opcode = frame.headers.bth.opcode;
+        let fits = match self.message {
+            None => opcode.position().begins(),
+            Some(message) => {
+                let same = match message.kind {
+                    MessageKind::Send => opcode.operation() == Operation::Send,
+                    MessageKind::Write { .. } => opcode.operation() == Operation::Write,
+                };
+                same && !opcode.position().begins()
+            }
+        };
+        if fits { Ok(()) } else { Err(Refusal::Invalid(None)) }
+    }
+
+    #[inline]
+    fn check_rights(&self, frame: &Frame<'_>) -> Result<(), Refusal> {
+        let needed = remote_rights(frame.headers.bth.opcode.operation());
+        if self.settings.rights.allow(needed) { Ok(()) } else { Err(Refusal::Invalid(None)) }
+    }
+
+    #[inline]
+    fn check_resources(&self, frame: &Frame<'_>) -> Result<(), Refusal> {
+        let opcode = frame.headers.bth.opcode;
+        match opcode.operation() {
+            Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd => {
+                if self.responses.can_remember() { Ok(()) } else { Err(Refusal::Invalid(None)) }
+            }
+            _ if uses_receive(opcode) && self.queue.front().is_none() => Err(Refusal::NotReady),
+            _ => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn check_length(&self, frame: &Frame<'_>) -> Result<(), Refusal> {
+        let opcode = frame.headers.bth.opcode;
+        let length = frame.payload.len() as u64;
+        let mtu = u64::from(self.settings.mtu);
+        if !opcode.has_payload() {
+            return match frame.headers.extension {
+                Extension::Remote(reth) if u64::from(reth.length) > LONGEST => Err(Refusal::Invalid(None)),
+                _ if length != 0 => Err(Refusal::Invalid(None)),
+                _ => Ok(()),
+            };
+        }
+        let position = opcode.position();
+        let in_place =
+            if position.ends() { length <= mtu && (length != 0 || position.begins()) } else { length == mtu };
+        if !in_place {
+            return Err(Refusal::Invalid(None));
+        }
+        let received = self.message.map_or(0, |message| u64::from(message.received));
+        match opcode.operation() {
+            Operation::Write => {
+                let whole = match (frame.headers.extension.remote(), self.message.map(|open| open.kind)) {
+                    (Some(reth), _) => u64::from(reth.length),
+                    (None, Some(MessageKind::Write { length, .. })) => u64::from(length),
+                    (None, _) => return Err(Refusal::Invalid(None)),
+                };
+                let sum = received + length;
+                let fits = if position.ends() { sum == whole } else { sum < whole };
+                if fits && whole <= LONGEST { Ok(()) } else { Err(Refusal::Invalid(None)) }
+            }
+            _ => {
+                let most = self.queue.front().map_or(0, |front| front.length);
+                if received + length > most.min(LONGEST) {
+                    Err(Refusal::Invalid(Some(Status::LocalLength)))
+                } else {
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn check_key(&self, frame: &Frame<'_>, memory: &impl Memory) -> Result<(), Refusal> {
+        let operation = frame.headers.bth.opcode.operation();
+        let (address, key, length) = match frame.headers.extension {
+            // Nothing is reached, so the key may be any.
+            Extension::Remote(Reth { length: 0, .. })
+            | Extension::RemoteImmediate(Reth { length: 0, .. }, _) => {
+                return Ok(());
+            }
+            // The access itself checks a WRITE of one packet, and touches nothing if it must not.
+            Extension::Remote(_) | Extension::RemoteImmediate(..)
+                if operation == Operation::Write && frame.headers.bth.opcode.position().ends() =>
+            {
+                return Ok(());
+            }
+            Extension::Remote(reth) | Extension::RemoteImmediate(reth, _) => {
+                (reth.address, reth.key.0, reth.length)
+            }
+            Extension::Atomic(atomic) => (atomic.address, atomic.key.0, 8),
+            _ => return Ok(()),
+        };
+        let (rights, domain) = (remote_rights(operation), self.settings.domain);
+        memory.check(&Reach { key, address, length, rights, domain }).map_err(|_| Refusal::Access)
+    }
+
+    /// Whether the service answers its requests.
+    pub(super) fn answers(&self) -> bool {
+        self.settings.service == Service::ReliableConnected
+    }
+}
+
+#[inline]
+fn check_alignment(frame: &Frame<'_>) -> Result<(), Refusal> {
+    match frame.headers.extension {
+        Extension::Atomic(atomic) if !atomic.address.is_multiple_of(8) => Err(Refusal::Invalid(None)),
+        _ => Ok(()),
+    }
+}
+
+/// What an operation of the other side needs to be allowed.
+#[inline]
+pub(super) fn remote_rights(operation: Operation) -> Rights {
+    match operation {
+        Operation::Write => Rights::REMOTE_WRITE,
+        Operation::ReadRequest => Rights::REMOTE_READ,
+        Operation::CompareSwap | Operation::FetchAdd => Rights::REMOTE_ATOMIC,
+        _ => Rights::NONE,
+    }
+}
