@@ -148,7 +148,8 @@ pub enum MapError {
     },
     /// The process may not lock so much memory.
     #[error(
-        "needs {needed} of locked memory, {in_use} are in use and the limit is {limit}: `ulimit -l {fix_kib}`"
+        "needs {needed} of locked memory, {in_use} are in use and the limit is {limit}{}: `ulimit -l {fix_kib}`",
+        scope(.per_user)
     )]
     LockedMemory {
         /// What the mapping needs.
@@ -159,6 +160,9 @@ pub enum MapError {
         limit: ByteLength,
         /// The limit to set, in KiB.
         fix_kib: u64,
+        /// The limit is for all processes of the user together, and `in_use` is what this
+        /// one has.
+        per_user: bool,
     },
     /// The system refused.
     #[error("the system refused to map {range}: {error}")]
@@ -168,6 +172,10 @@ pub enum MapError {
         /// What the system said.
         error: std::io::ErrorKind,
     },
+}
+
+fn scope(per_user: &bool) -> &'static str {
+    if *per_user { " for all processes of this user together" } else { "" }
 }
 
 /// Why a mapping was not ended. It is still there.

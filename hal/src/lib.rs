@@ -16,6 +16,7 @@
 //! - [`interrupt`], [`event`], [`reset`]: what a function says, and its restart.
 //! - [`dma`] and [`memory`]: device-visible memory and the mapping contract.
 //! - [`sysfs`]: the PCI functions of this machine, read-only.
+//! - [`vfio`]: functions behind kernel VFIO.
 //! - [`vfio_user`]: functions behind a vfio-user socket.
 //! - [`barrier`], [`poll`]: ordering and bounded waiting.
 //!
@@ -38,4 +39,5 @@ pub mod poll;
 pub mod reset;
 mod sync;
 pub mod sysfs;
+pub mod vfio;
 pub mod vfio_user;

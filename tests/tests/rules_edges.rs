@@ -59,14 +59,17 @@ fn hal_can_be_embedded_alone() {
     let direct: Names =
         dependencies(&hal).filter(|dependency| dependency["kind"].is_null()).map(name).collect();
     // `loom` is built under `--cfg loom` only; `serde_json` reads what a vfio-user peer says.
+    // The bindings are layouts only: they have no code and no dependency.
     let allowed = [
         "bitfield",
+        "iommufd-bindings",
         "libc",
         "log",
         "loom",
         "rustix",
         "serde_json",
         "thiserror",
+        "vfio-bindings",
         "vm-memory",
         "volatile",
         "zerocopy",

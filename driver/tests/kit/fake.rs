@@ -167,7 +167,7 @@ impl FakeFunction {
 
     fn open_hardware(&self) -> Result<MutexGuard<'_, Hardware>, ConfigError> {
         match self.liveness.state() {
-            LivenessState::Live => Ok(self.hardware()),
+            LivenessState::Live | LivenessState::Asleep => Ok(self.hardware()),
             LivenessState::Closed => Err(ConfigError::NotOpen),
             LivenessState::Gone => Err(ConfigError::DeviceGone),
         }

@@ -139,7 +139,7 @@ impl Session {
     /// Whether the session is open and the function there.
     pub(crate) fn check(&self) -> Result<(), Unreachable> {
         match self.liveness.state() {
-            LivenessState::Live => Ok(()),
+            LivenessState::Live | LivenessState::Asleep => Ok(()),
             LivenessState::Closed => Err(Unreachable::NotOpen),
             LivenessState::Gone => Err(Unreachable::Gone),
         }

@@ -69,6 +69,10 @@ pub enum LivenessState {
     Closed,
     /// The function is gone.
     Gone,
+    /// The function does not answer accesses to its memory for now: it is in low power, or
+    /// memory space is off. Only backends to which such an access would look like a removal
+    /// say so.
+    Asleep,
 }
 
 impl Liveness {
@@ -87,14 +91,29 @@ impl Liveness {
         match self.0.load(Ordering::Acquire) {
             0 => LivenessState::Live,
             1 => LivenessState::Closed,
-            _ => LivenessState::Gone,
+            2 => LivenessState::Gone,
+            _ => LivenessState::Asleep,
         }
     }
 
     /// Ends the session. A function that is gone stays gone.
     pub fn close(&self) {
-        // ORDERING: Release pairs with `state`; a failed exchange means it ended before.
-        let _ = self.0.compare_exchange(0, 1, Ordering::Release, Ordering::Relaxed);
+        for open in [0, 3] {
+            // ORDERING: Release pairs with `state`; a failed exchange means it ended before.
+            let _ = self.0.compare_exchange(open, 1, Ordering::Release, Ordering::Relaxed);
+        }
+    }
+
+    /// Stops accesses to the memory of a live function until [`wake`](Self::wake).
+    pub fn sleep(&self) {
+        // ORDERING: Release pairs with `state`; a failed exchange means it was not live.
+        let _ = self.0.compare_exchange(0, 3, Ordering::Release, Ordering::Relaxed);
+    }
+
+    /// Lets accesses through again.
+    pub fn wake(&self) {
+        // ORDERING: Release pairs with `state`; a failed exchange means it did not sleep.
+        let _ = self.0.compare_exchange(3, 0, Ordering::Release, Ordering::Relaxed);
     }
 
     /// Marks the function as gone, for good.
@@ -269,6 +288,7 @@ impl Bar {
             LivenessState::Live => Ok(()),
             LivenessState::Closed => Err(BarError::NotOpen { bar: self.inner.info.index }),
             LivenessState::Gone => Err(BarError::DeviceGone { bar: self.inner.info.index }),
+            LivenessState::Asleep => Err(BarError::Asleep { bar: self.inner.info.index }),
         }
     }
 

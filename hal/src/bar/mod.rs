@@ -124,6 +124,12 @@ pub enum BarError {
         /// The register.
         bar: BarIndex,
     },
+    /// The function does not answer for now.
+    #[error("{bar}: the device does not answer: memory space is off, or it is in low power")]
+    Asleep {
+        /// The register.
+        bar: BarIndex,
+    },
     /// The system refused the access.
     #[error("access to {bar} at {offset:#x} failed: {error}")]
     System {

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::fault::{self, guard};
@@ -41,6 +42,23 @@ impl GuardedMmap {
         let pages = MappedPages { address, length };
         let start = address.as_ptr().expose_provenance();
         Ok(Self { _entry: guard(start, start + length, liveness), pages })
+    }
+
+    /// Lets go of the file for good: from now on every access meets ones, as after a removal.
+    ///
+    /// A file without a byte takes the place of the old one in one step. An access before
+    /// it reaches the device, one after it faults and is mended.
+    pub(super) fn revoke(&self) -> io::Result<()> {
+        let nothing = memfd_create("revoked", MemfdFlags::CLOEXEC)?;
+        let MappedPages { address, length } = self.pages;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY:
+        // 1. The range is that of our own mapping, which is kept until the drop.
+        // 2. It is guarded, so that accesses to pages without a file behind them are mended.
+        // 3. No Rust reference into it exists, as into all shared memory.
+        unsafe { mmap(address.as_ptr().cast(), length, access, flags, &nothing, 0) }?;
+        Ok(())
     }
 
     pub(super) fn address(&self) -> NonNull<u8> {

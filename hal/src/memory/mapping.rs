@@ -86,7 +86,7 @@ enum Storage {
     /// A part of a file that came from elsewhere; private pages unless it is `shared`.
     File { region: MmapRegion, shared: bool },
     /// A device or a file that may go away.
-    Guarded { _mmap: GuardedMmap },
+    Guarded { mmap: GuardedMmap },
     /// Taken over from a caller. The fields are dropped in this order.
     Vector { _fork: ForkExclusion, vector: Vec<u8> },
     /// Borrowed from a caller who promised that it outlives the mapping.
@@ -188,7 +188,7 @@ impl Mapping {
         let mmap = GuardedMmap::new(file, offset, bytes, Arc::clone(liveness)).map_err(failed)?;
         let address = mmap.address();
         exclude_from_fork(address, bytes);
-        Ok(Self::new(address, bytes, Pages::Base, Storage::Guarded { _mmap: mmap }))
+        Ok(Self::new(address, bytes, Pages::Base, Storage::Guarded { mmap }))
     }
 
     fn new(address: NonNull<u8>, length: usize, pages: Pages, storage: Storage) -> Self {
@@ -300,6 +300,14 @@ impl Mapping {
             rustix::mm::madvise(self.address.as_ptr().cast(), self.length, Advice::LinuxPopulateWrite)
         };
         result.map_err(io::Error::from)
+    }
+
+    /// Lets go of a device's memory, which then answers ones. Other memory is not revoked.
+    pub(super) fn revoke(&self) -> io::Result<()> {
+        match &self.storage {
+            Storage::Guarded { mmap } => mmap.revoke(),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     /// A volatile view of `length` bytes from `offset`.

@@ -217,6 +217,16 @@ impl SharedMemory {
         self.mapping.populate()
     }
 
+    /// Lets go of the file of a region that was made by [`map_guarded`](Self::map_guarded),
+    /// whoever holds parts of it: accesses meet ones from now on.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; "unsupported" for other memory.
+    pub(crate) fn revoke(&self) -> io::Result<()> {
+        self.mapping.revoke()
+    }
+
     /// Whether both are parts of one region.
     #[must_use]
     pub fn same_region(&self, other: &Self) -> bool {

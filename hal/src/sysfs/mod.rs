@@ -21,6 +21,7 @@ use crate::address::{BarIndex, Bdf, ByteLength};
 use crate::bar::{BarInfo, BarKind, BarLayout, RomInfo};
 use crate::config::ConfigError;
 use crate::function::{OpenError, PciFunction, PciIdentity, PciNode};
+use crate::vfio::{VfioNode, VfioOptions};
 
 /// Where Linux lists its PCI functions.
 pub const DEVICES: &str = "/sys/bus/pci/devices";
@@ -176,12 +177,21 @@ impl SysfsFunction {
         SysfsConfig::open(&self.folder().join("config"))
     }
 
-    /// What keeps this version of vdk from opening the function, with the way to remove
-    /// each obstacle; the one to remove first comes first. Never empty: there is no kernel
-    /// VFIO backend in this version.
+    /// What keeps the function from being opened, with the way to remove each obstacle; the
+    /// one to remove first comes first. Rights on device nodes are not looked at.
     #[must_use]
     pub fn obstacles(&self) -> Vec<Obstacle> {
         obstacle::obstacles(self)
+    }
+}
+
+impl SysfsFunction {
+    /// The name of its own VFIO device, as in `/dev/vfio/devices/NAME`, where a driver of
+    /// VFIO has it.
+    #[must_use]
+    pub fn vfio_device(&self) -> Option<String> {
+        let mut entries = fs::read_dir(self.folder().join("vfio-dev")).ok()?;
+        entries.find_map(|entry| entry.ok()?.file_name().into_string().ok())
     }
 }
 
@@ -198,9 +208,13 @@ impl PciNode for SysfsFunction {
         Ok(self.identity)
     }
 
-    /// Refuses, with every obstacle and its fix.
+    /// Opens it through kernel VFIO, as [`VfioNode`] does with its default options, or
+    /// refuses with every obstacle and its fix.
     fn open(&self) -> Result<Arc<dyn PciFunction>, OpenError> {
         let obstacles = self.obstacles();
+        if obstacles.is_empty() {
+            return VfioNode::new(self.address, VfioOptions::default()).with_sysfs(&self.root).open();
+        }
         let all = |part: fn(&Obstacle) -> String| obstacles.iter().map(part).collect::<Vec<_>>().join("; ");
         Err(OpenError::Refused {
             function: self.name.clone(),

@@ -37,8 +37,6 @@ pub enum Obstacle {
         /// Those functions and their drivers.
         others: Vec<(Bdf, String)>,
     },
-    /// This version of vdk cannot talk to kernel VFIO.
-    NoKernelBackend,
 }
 
 impl Obstacle {
@@ -56,7 +54,6 @@ impl Obstacle {
                     others.iter().map(|(address, driver)| format!("{address} ({driver})")).collect();
                 format!("its IOMMU group {group} also holds {}", others.join(", "))
             }
-            Self::NoKernelBackend => "this version of vdk has no kernel VFIO backend".to_owned(),
         }
     }
 
@@ -84,7 +81,6 @@ impl Obstacle {
                     .collect();
                 format!("the group has one owner: {}", fixes.join(" && "))
             }
-            Self::NoKernelBackend => "use an emulated device, such as stub:ioat".to_owned(),
         }
     }
 }
@@ -107,7 +103,7 @@ pub(super) fn obstacles(function: &SysfsFunction) -> Vec<Obstacle> {
     let mut found = Vec::new();
     if function.identity.class >> 16 == BRIDGE_CLASS {
         // Nothing that could be bound or turned on would help.
-        return vec![Obstacle::Bridge, Obstacle::NoKernelBackend];
+        return vec![Obstacle::Bridge];
     }
     match &function.iommu_group {
         None => found.push(Obstacle::NoIommuGroup),
@@ -115,7 +111,7 @@ pub(super) fn obstacles(function: &SysfsFunction) -> Vec<Obstacle> {
         Some(_) => {}
     }
     match function.driver.as_deref() {
-        Some(VFIO_PCI) => {}
+        Some(driver) if is_vfio(driver) => {}
         Some(driver) => found.push(Obstacle::BoundToDriver { address, driver: driver.to_owned() }),
         None => found.push(Obstacle::NotBound { address }),
     }
@@ -124,17 +120,24 @@ pub(super) fn obstacles(function: &SysfsFunction) -> Vec<Obstacle> {
             .members
             .iter()
             .filter_map(|(member, driver)| Some((*member, driver.clone()?)))
-            .filter(|(member, driver)| *member != address && !SAFE_IN_GROUP.contains(&driver.as_str()))
+            .filter(|(member, driver)| *member != address && !is_safe_in_group(driver))
             .collect();
         if !others.is_empty() {
             found.push(Obstacle::GroupShared { group: group.number, others });
         }
     }
-    found.push(Obstacle::NoKernelBackend);
     found
 }
 
-const VFIO_PCI: &str = "vfio-pci";
+/// Whether a driver hands its functions to user space. There are variants of `vfio-pci` for
+/// some devices, such as `mlx5_vfio_pci`.
+fn is_vfio(driver: &str) -> bool {
+    driver.replace('_', "-").ends_with("vfio-pci")
+}
+
 /// The drivers beside which the kernel still hands a group to user space.
-const SAFE_IN_GROUP: [&str; 3] = [VFIO_PCI, "pci-stub", "pcieport"];
+fn is_safe_in_group(driver: &str) -> bool {
+    is_vfio(driver) || matches!(driver, "pci-stub" | "pcieport")
+}
+
 const BRIDGE_CLASS: u32 = 0x06;

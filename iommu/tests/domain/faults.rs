@@ -156,6 +156,7 @@ fn a_bar_that_hits_the_limit_of_locked_memory_is_named_in_the_error() {
         in_use: ByteLength::ZERO,
         limit,
         fix_kib: 1 << 20,
+        per_user: false,
     };
     let fault = locked.clone();
     mapper.fail_maps(move |_, _| Some(fault.clone()));

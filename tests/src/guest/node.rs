@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
 use vdk_hal::function::PciNode;
+use vdk_hal::vfio::{KernelInterface, VfioNode, VfioOptions};
 
 /// The interface of the kernel that a device is reached through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +39,18 @@ impl FromStr for Interface {
     }
 }
 
-/// The device with a name: `stub:NAME`.
+impl Interface {
+    /// As the options of a node have it.
+    #[must_use]
+    pub fn kernel(self) -> KernelInterface {
+        match self {
+            Self::Type1 => KernelInterface::Type1,
+            Self::Iommufd => KernelInterface::Iommufd,
+        }
+    }
+}
+
+/// The device with a name: `stub:NAME`, or a PCI address.
 ///
 /// # Errors
 ///
@@ -50,5 +62,7 @@ pub fn node(device: &str, interface: Interface) -> Result<Arc<dyn PciNode>> {
             StubNode::new(kind, StubOptions::default()).with_context(|| format!("cannot make {device}"))?;
         return Ok(node);
     }
-    bail!("unknown device {device:?} for {interface}: write stub:NAME")
+    let address = device.parse().with_context(|| format!("unknown device {device:?}: write stub:NAME"))?;
+    let options = VfioOptions { interface: interface.kernel(), ..VfioOptions::default() };
+    Ok(Arc::new(VfioNode::new(address, options)))
 }
