@@ -26,10 +26,13 @@ use super::{Completion, Cookie, Statistics};
 /// How a channel is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelOptions {
-    /// How many descriptors can be in flight, 1 to 65536. The table has the next higher
-    /// power of two of slots, so 2^n - 1 uses its memory best. 65536 gives 65535: DMACOUNT
-    /// has 16 bits.
+    /// How many descriptors can be in flight, 1 to 65536. 65536 gives 65535: DMACOUNT has
+    /// 16 bits.
     pub depth: u32,
+    /// How many descriptors the table holds at least, up to 65536; it is the next power of
+    /// two above `depth` if that is more. `None`: what `depth` needs, and 16384 (1 MiB) when
+    /// the engine is software, which [makes it faster](self).
+    pub slots: Option<u32>,
     /// After how many descriptors, counted in whole operations, the engine writes a
     /// completion word; it also does at the end of each batch. Smaller reports progress
     /// sooner, larger costs the engine less.
@@ -43,7 +46,7 @@ pub struct ChannelOptions {
 
 impl Default for ChannelOptions {
     fn default() -> Self {
-        Self { depth: 1023, completion_interval: 16, interrupt: true, spins: 2000 }
+        Self { depth: 1023, slots: None, completion_interval: 16, interrupt: true, spins: 2000 }
     }
 }
 
@@ -115,12 +118,11 @@ impl<T> Channel<T> {
         if number >= count {
             return Err(OpenChannelError::NoSuchChannel { channel: number, count });
         }
-        let (slots, capacity) =
-            table_size(options.depth).ok_or(OpenChannelError::Depth { depth: options.depth })?;
+        let capacity = capacity(options.depth).ok_or(OpenChannelError::Depth { depth: options.depth })?;
         if !device.take(number) {
             return Err(OpenChannelError::Busy { channel: number });
         }
-        let opened = Self::build(device, number, options, slots, capacity);
+        let opened = Self::build(device, number, options, capacity);
         let mut channel = match opened {
             Ok(channel) => channel,
             Err(error) => {
@@ -137,18 +139,19 @@ impl<T> Channel<T> {
         device: &Arc<Device>,
         number: u8,
         options: ChannelOptions,
-        slots: usize,
         capacity: u32,
     ) -> Result<Self, OpenChannelError> {
+        let broken = |source| ChannelError::Register { channel: number, source };
+        let registers = device.channel_registers(number).map_err(broken)?;
+        let doorbell = registers.doorbell(IoatChannelRegisters::DMACOUNT).map_err(broken)?;
+        let least = if doorbell.is_software() { SOFTWARE_SLOTS } else { 0 };
+        let slots = table_size(capacity, options.slots.unwrap_or(least));
         let bytes = CELLS_BYTES + slots * size_of::<IoatDescriptor>();
         let memory = SharedMemory::allocate(ByteLength::from_usize(bytes), Pages::Base)?;
         let region = device.domain().map::<Bidirectional>(memory)?;
         let cells = region.slots::<Cell>(0, CELLS)?;
         let table = region.slots::<IoatDescriptor>(CELLS_BYTES, slots)?;
         let base = region.segment(CELLS_BYTES, slots * size_of::<IoatDescriptor>())?.iova;
-        let broken = |source| ChannelError::Register { channel: number, source };
-        let registers = device.channel_registers(number).map_err(broken)?;
-        let doorbell = registers.doorbell(IoatChannelRegisters::DMACOUNT).map_err(broken)?;
         let interrupt = match device.event(number).filter(|_| options.interrupt) {
             Some((event, kind)) => {
                 let registers = registers.bar().registers(0).map_err(broken)?;
@@ -253,6 +256,30 @@ impl<T> Channel<T> {
     pub fn copy(&mut self, segments: &[CopySegment], owner: T) -> Result<Cookie, Rejected<T>> {
         let posted = self.ring.post::<false>(segments.iter().copied().map(Transfer::from), Some(owner));
         posted.map_err(|(owner, reason)| self.rejected(owner, reason))
+    }
+
+    /// Posts a copy of its own for each of `copies`, while the ring has room, and returns how
+    /// many. It is the fastest way to many small copies; what does not fit stays in the
+    /// iterator. The engine sees them at the next [`commit`](Self::commit).
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] with the owner of a copy that is not valid or, being above the engine's
+    /// transfer cap, needs more room than there is. Those before it are posted.
+    #[inline(always)]
+    pub fn copy_each(
+        &mut self,
+        copies: &mut impl Iterator<Item = (CopySegment, T)>,
+    ) -> Result<usize, Rejected<T>> {
+        let mut count = 0;
+        loop {
+            let (posted, long) = self.ring.post_each(copies);
+            count += posted;
+            let Some((segment, owner)) = long else { break };
+            self.copy(&[segment], owner)?;
+            count += 1;
+        }
+        Ok(count)
     }
 
     /// Posts a copy from one list to another of the same size, whatever their pieces. It
@@ -430,13 +457,20 @@ impl<T> fmt::Debug for Channel<T> {
     }
 }
 
-/// How many slots a ring of `depth` has, and how many descriptors can be in flight.
-fn table_size(depth: u32) -> Option<(usize, u32)> {
-    if !(1..=u32::from(MAX_OUTSTANDING) + 1).contains(&depth) {
-        return None;
-    }
-    let capacity = depth.min(u32::from(MAX_OUTSTANDING));
-    let slots = usize::try_from((capacity + 1).next_power_of_two()).ok()?;
-    debug_assert!(slots as u64 * SLOT_BYTES <= 4 << 20);
-    Some((slots, capacity))
+/// How many descriptors can be in flight in a ring of `depth`.
+fn capacity(depth: u32) -> Option<u32> {
+    let most = u32::from(MAX_OUTSTANDING);
+    (1..=most + 1).contains(&depth).then(|| depth.min(most))
 }
+
+/// How many slots a table has: a power of two above `capacity`, at least `least`.
+fn table_size(capacity: u32, least: u32) -> usize {
+    let slots = (capacity + 1).max(least.min(u32::from(MAX_OUTSTANDING) + 1)).next_power_of_two();
+    debug_assert!(u64::from(slots) * SLOT_BYTES <= 4 << 20);
+    // CAST: at most 2^16.
+    slots as usize
+}
+
+/// The least size of a table that a software engine reads, in slots: 1 MiB, what the
+/// second-level cache of a processor has today.
+const SOFTWARE_SLOTS: u32 = 1 << 14;

@@ -24,6 +24,7 @@ impl Channel {
     /// does [`execute`](Self::execute) does as well.
     #[inline]
     pub(super) fn execute_plain(&mut self, burst: &Burst<'_>, batch: &mut Batch) {
+        let Some(memory) = burst.last_used() else { return };
         let mut descriptor = IoatDescriptor::default();
         let announced = self.count.wrapping_sub(self.executed);
         let most = announced.min(BATCH_DESCRIPTORS - batch.descriptors);
@@ -31,19 +32,19 @@ impl Channel {
         let (mut done, mut bytes, mut address, mut completed) = (0, 0, self.next, self.completed);
         let line = |address: u64, distance: u16| Iova::new(address.wrapping_add(64 * u64::from(distance)));
         for distance in self.ahead..announced.min(AHEAD) {
-            burst.prefetch(line(address, distance));
+            memory.prefetch(line(address, distance));
         }
         while done < most && bytes < BATCH_BYTES && address & 0x3f == 0 {
             if announced - done > AHEAD {
-                burst.prefetch(line(address, AHEAD));
+                memory.prefetch(line(address, AHEAD));
             }
-            if !burst.try_read(Iova::new(address), descriptor.as_mut_bytes()) {
+            if !memory.read(Iova::new(address), descriptor.as_mut_bytes()) {
                 break;
             }
             let IoatDescriptor { size, control, source, destination, next, .. } = descriptor;
             let size = u64::from(size);
             let plain = control.0 & !PLAIN_CONTROL == 0 && size.wrapping_sub(1) < cap;
-            if !plain || !burst.try_copy(Iova::new(destination), Iova::new(source), size) {
+            if !plain || !memory.copy(Iova::new(destination), Iova::new(source), size) {
                 break;
             }
             done += 1;

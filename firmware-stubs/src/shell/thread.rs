@@ -15,7 +15,7 @@ use super::session::Session;
 pub(crate) fn run(session: &Arc<Session>, mut bus: BusMaster) {
     let core = &session.core;
     let shared = &core.shared;
-    let mut watch = Watch::new(core.spin);
+    let mut watch = Watch::new(core.spin, core.cpu.is_some());
     let mut nap = Nap::default();
     if let Some(cpu) = core.cpu {
         pin(cpu);
@@ -34,7 +34,7 @@ pub(crate) fn run(session: &Arc<Session>, mut bus: BusMaster) {
             continue;
         }
         if watch.goes_on() {
-            core::hint::spin_loop();
+            //core::hint::spin_loop();
             continue;
         }
         session.kick.prepare_sleep();
@@ -74,8 +74,10 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(most: Duration) -> Self {
-        let alone = std::thread::available_parallelism().is_ok_and(|count| count.get() == 1);
+    /// A thread that shares its only processor with the driver does not spin; one that was
+    /// given a processor does, whatever the creator may run on.
+    fn new(most: Duration, is_placed: bool) -> Self {
+        let alone = !is_placed && std::thread::available_parallelism().is_ok_and(|count| count.get() == 1);
         Self { most: if alone { Duration::ZERO } else { most }, begun: None, looks: 0 }
     }
 

@@ -35,6 +35,7 @@ use thiserror::Error;
 use super::SharedMemory;
 use super::copy::{copy_bytes, copy_out, fill_pattern, load_word, prefetch_line, store_word};
 use super::epoch::{BurstLine, Epoch};
+pub use super::view::AccessView;
 use crate::barrier;
 use crate::mmio::RegisterValue;
 use crate::poll::{Deadline, Pace, SystemClock, TimedOut, poll_until};
@@ -325,6 +326,21 @@ impl AccessBurst<'_> {
         // SAFETY: `word` proved range and alignment.
         unsafe { store_word(address, T::WIDTH, value.to_u64(), ordering) };
         Ok(())
+    }
+
+    /// The token's memory for several accesses, whose epoch is compared once.
+    ///
+    /// # Errors
+    ///
+    /// [`Stale`] when the token is of another epoch.
+    #[inline(always)]
+    pub fn view(&self, token: &AccessToken) -> Result<AccessView<'_>, Stale> {
+        if token.epoch != self.epoch {
+            return Err(Stale);
+        }
+        // SAFETY: the memory is alive until the burst ends: see the module text. The result
+        // borrows the burst.
+        Ok(unsafe { AccessView::new(token.address, token.length) })
     }
 
     /// Asks the processor for the cache line at `offset`; does nothing for a stale token.

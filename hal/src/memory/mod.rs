@@ -27,6 +27,7 @@ mod mapping;
 mod pinned;
 mod shared;
 mod slots;
+mod view;
 
 pub use copy::fill_bytes_of;
 pub use lend::lend;

@@ -61,6 +61,13 @@ impl<T: RegisterValue> Doorbell<T> {
         matches!(self.target, Target::Mapped { .. })
     }
 
+    /// Whether the device is software of this process, on another processor: its doorbell is
+    /// mapped memory and somebody has to wake it.
+    #[must_use]
+    pub fn is_software(&self) -> bool {
+        matches!(self.target, Target::Mapped { kick: Some(_), .. })
+    }
+
     /// Writes `value`.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 
 use vdk_hal::address::{ByteLength, Iova, IovaRange};
-use vdk_hal::memory::access::AccessBurst;
+use vdk_hal::memory::access::{AccessBurst, AccessView};
 use vdk_hal::mmio::RegisterValue;
 
 use super::bus_master::Port;
@@ -48,24 +48,21 @@ impl<'device> Burst<'device> {
         self.read_anew(address, bytes)
     }
 
-    /// As [`read`](Self::read), when the mapping that was read last has all of it. Else
-    /// nothing was read, and `read` tells more.
-    ///
-    /// It is for loops that end soon by themselves: the burst is not renewed here.
+    /// The mappings that were used last, for a loop that ends soon by itself: the burst is
+    /// not renewed in it. `None` when one of them is gone.
     #[inline(always)]
-    #[must_use = "nothing was read when the result is false"]
-    pub fn try_read(&self, address: Iova, bytes: &mut [u8]) -> bool {
-        self.read_by_last(address, bytes)
-    }
-
-    /// As [`copy`](Self::copy), when the mappings that were copied from and to last have all
-    /// of it. Else nothing was copied, and `copy` tells more.
-    ///
-    /// It is for loops that end soon by themselves: the burst is not renewed here.
-    #[inline(always)]
-    #[must_use = "nothing was copied when the result is false"]
-    pub fn try_copy(&self, destination: Iova, source: Iova, length: u64) -> bool {
-        self.copy_by_last(destination, source, length)
+    #[must_use]
+    pub fn last_used(&self) -> Option<LastUsed<'_>> {
+        let window = |stream| {
+            let last = self.iotlb.last(stream);
+            let memory = self.access.view(&last.token).ok()?;
+            Some(Window { start: last.start.as_u64(), memory })
+        };
+        Some(LastUsed {
+            read: window(Stream::Read)?,
+            source: window(Stream::CopySource)?,
+            destination: window(Stream::CopyDestination)?,
+        })
     }
 
     /// Copies out of the device to `address` and on.
@@ -271,6 +268,61 @@ impl<'device> Burst<'device> {
             self.budget = 0;
             Err(self.port.fault(FaultReason::BusMasterOff, address, write))
         }
+    }
+}
+
+/// A mapping during a burst.
+#[derive(Clone, Copy)]
+struct Window<'burst> {
+    start: u64,
+    memory: AccessView<'burst>,
+}
+
+impl Window<'_> {
+    /// Where `address` lies in the memory; outside it when the mapping does not have it.
+    #[inline(always)]
+    fn offset(&self, address: Iova) -> usize {
+        usize::try_from(address.as_u64().wrapping_sub(self.start)).unwrap_or(usize::MAX)
+    }
+}
+
+/// The mappings that a burst read from, copied from and copied to last: the fastest path,
+/// with one comparison of a range for each access. What they do not cover is left to the
+/// methods of [`Burst`], which tell more.
+#[derive(Clone, Copy)]
+pub struct LastUsed<'burst> {
+    read: Window<'burst>,
+    source: Window<'burst>,
+    destination: Window<'burst>,
+}
+
+impl LastUsed<'_> {
+    /// As [`Burst::read`]. When it is false nothing was read.
+    #[inline(always)]
+    #[must_use = "nothing was read when the result is false"]
+    pub fn read(&self, address: Iova, bytes: &mut [u8]) -> bool {
+        self.read.memory.read(self.read.offset(address), bytes).is_ok()
+    }
+
+    /// As [`Burst::copy`]. When it is false nothing was copied.
+    #[inline(always)]
+    #[must_use = "nothing was copied when the result is false"]
+    pub fn copy(&self, destination: Iova, source: Iova, length: u64) -> bool {
+        let Ok(length) = usize::try_from(length) else { return false };
+        let (from, to) = (&self.source, &self.destination);
+        to.memory.copy_from(to.offset(destination), &from.memory, from.offset(source), length).is_ok()
+    }
+
+    /// As [`Burst::prefetch`].
+    #[inline(always)]
+    pub fn prefetch(&self, address: Iova) {
+        self.read.memory.prefetch(self.read.offset(address));
+    }
+}
+
+impl fmt::Debug for LastUsed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LastUsed").finish_non_exhaustive()
     }
 }
 

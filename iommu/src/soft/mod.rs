@@ -40,7 +40,7 @@ use std::sync::Arc;
 
 use vdk_hal::address::{ByteLength, Iova, IovaRange};
 
-pub use burst::{BURST_BYTES, Burst};
+pub use burst::{BURST_BYTES, Burst, LastUsed};
 pub use bus_master::BusMaster;
 pub use bytes::{BusMasterBytes, BusMasterBytesError};
 pub use domain::SoftDomain;

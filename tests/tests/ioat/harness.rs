@@ -25,8 +25,9 @@ pub(crate) fn start(node: &Arc<StubNode>) -> Ioat {
     Ioat::start(Session::open(&node, "test").unwrap()).unwrap()
 }
 
+/// A table no longer than the depth demands, so that it wraps.
 pub(crate) fn options(depth: u32) -> ChannelOptions {
-    ChannelOptions { depth, ..ChannelOptions::default() }
+    ChannelOptions { depth, slots: Some(0), ..ChannelOptions::default() }
 }
 
 pub(crate) fn plan(text: &str) -> FaultPlan {

@@ -17,7 +17,7 @@ impl<T> Ring<T> {
         self.cut = Some(cookie.0);
         // There is an entry for it: each of the others has a descriptor of its own, and one
         // slot is always free.
-        let place = self.slot(self.posted);
+        let place = self.place(self.posted);
         self.operations[place] = Entry { owner: Some(owner), end: self.head };
         self.posted += 1;
         cookie
@@ -36,7 +36,7 @@ impl<T> Ring<T> {
         let mut carried = None;
         let mut next_error = first;
         while self.ended != self.posted {
-            let place = self.slot(self.ended);
+            let place = self.place(self.ended);
             let entry = &mut self.operations[place];
             let cookie = Cookie(self.ended);
             let owner = entry.owner.take();
@@ -65,7 +65,7 @@ impl<T> Ring<T> {
     pub(in crate::ioat) fn restart(&mut self) -> Iova {
         self.withdrawn += self.head - self.issued;
         (self.issued, self.completed, self.released) = (self.head, self.head, self.head);
-        (self.epoch, self.marked, self.owned) = (self.head, self.head, self.head + 1);
+        (self.epoch, self.marked) = (self.head, self.head);
         self.end = self.head + self.capacity;
         self.is_shut = false;
         self.cut = None;

@@ -5,10 +5,7 @@ use vdk_descriptors::sg::{CopySegment, SgEntry};
 
 use super::super::Cookie;
 use super::super::error::RejectReason;
-use super::{Entry, FIRST_WORD, Ring, USER_WORD, first_word, narrow};
-
-/// How many lines are fetched for writing at once.
-const OWNED_AHEAD: u64 = 16;
+use super::{Entry, FIRST_WORD, Ring, first_word, narrow};
 
 /// What one or more descriptors do.
 #[derive(Clone, Copy, Debug)]
@@ -49,9 +46,6 @@ impl<T> Ring<T> {
         owner: Option<T>,
     ) -> Result<Cookie, (Option<T>, RejectReason)> {
         let first = self.head;
-        if first >= self.owned {
-            self.own_lines(first);
-        }
         let mut head = first;
         let mut word = 0;
         let mut bytes = 0;
@@ -75,6 +69,43 @@ impl<T> Ring<T> {
         }
         self.bytes = self.bytes.wrapping_add(bytes);
         Ok(self.push(head, word, owner))
+    }
+
+    /// Posts one operation for each of `copies`, while there is room and they are within the
+    /// cap; returns how many, and the one that is not.
+    ///
+    /// What each operation changes stays in registers until the last.
+    #[inline(always)]
+    pub(in crate::ioat) fn post_each(
+        &mut self,
+        copies: &mut impl Iterator<Item = (CopySegment, T)>,
+    ) -> (usize, Option<(CopySegment, T)>) {
+        let first = self.head;
+        let operations = self.posted.wrapping_sub(first);
+        let (mut head, mut marked, mut word, mut bytes) = (first, self.marked, self.last_word, self.bytes);
+        let mut long = None;
+        while head != self.end {
+            let Some((segment, owner)) = copies.next() else { break };
+            let Transfer { source, destination, length } = segment.into();
+            if length.wrapping_sub(1) >= self.transfer_cap {
+                long = Some((segment, owner));
+                break;
+            }
+            let operation = self.place(operations.wrapping_add(head));
+            word = length;
+            if head + 1 - marked >= self.completion_interval {
+                marked = head + 1;
+                word |= self.mark;
+            }
+            self.write(head, word, source, destination);
+            head += 1;
+            bytes = length.wrapping_add(bytes);
+            self.operations[operation] = Entry { owner: Some(owner), end: head };
+        }
+        let count = head - first;
+        (self.head, self.marked, self.last_word, self.bytes) = (head, marked, word, bytes);
+        self.posted += count;
+        (narrow(count), long)
     }
 
     /// Posts as much of `segments` as there is room for, without an owner; returns how many
@@ -125,7 +156,7 @@ impl<T> Ring<T> {
         self.last_word = word;
         self.head = head;
         let cookie = Cookie(self.posted);
-        let place = self.slot(self.posted);
+        let place = self.place(self.posted);
         self.operations[place] = Entry { owner, end: head };
         self.posted += 1;
         cookie
@@ -134,23 +165,6 @@ impl<T> Ring<T> {
     #[inline(always)]
     fn write(&self, index: u64, word: u64, source: u64, destination: u64) {
         self.table.store_words(self.slot(index), FIRST_WORD, [word, source, destination]);
-    }
-
-    /// Fetches the lines of the next free slots for writing.
-    ///
-    /// The engine has read them when they were used before, so the first store to each waits
-    /// for the other processor. Stores leave a processor in order: between those of a post
-    /// to its own bookkeeping, one such wait comes after the other. Here nothing lies between
-    /// them, and they wait together. Measured between two cores, a post costs a third of it.
-    #[cold]
-    #[inline(never)]
-    fn own_lines(&mut self, first: u64) {
-        let last = self.end.min(first + OWNED_AHEAD);
-        for index in first..last {
-            // The engine does not look at this word.
-            self.table.store_words(self.slot(index), USER_WORD, [0]);
-        }
-        self.owned = first + OWNED_AHEAD;
     }
 
     /// A transfer above the cap, as several descriptors; `None` when there is no room or it

@@ -67,6 +67,17 @@ fn post(ring: &mut Ring<u32>, count: usize, owner: u32) -> Result<Cookie, Reject
     })
 }
 
+/// Posts `count` operations of one descriptor each, with owners from `first` on.
+fn post_each(ring: &mut Ring<u32>, count: usize, first: u32) -> usize {
+    let segment = CopySegment { source: Iova::new(0x1000), destination: Iova::new(0x9000), length: 8 };
+    let mut copies = (first..).take(count).map(|owner| (segment, owner));
+    let (posted, long) = ring.post_each(&mut copies);
+    assert!(long.is_none());
+    // What did not fit was not taken.
+    assert_eq!(copies.next().map(|(_, owner)| owner), (first..).take(count).nth(posted));
+    posted
+}
+
 fn report(ring: &mut Ring<u32>, address: u64) -> Result<Progress, CompletionFault> {
     let progress = ring.progress(Iova::new(address))?;
     if let Progress::UpTo(index) = progress {
@@ -125,6 +136,24 @@ fn a_post_is_whole_or_nothing_and_says_why() {
     // A fill has a pattern where a copy has a source.
     ring.post::<true>([over.into()].into_iter(), Some(2)).unwrap();
     assert_eq!(ring.issue(), Some(7));
+}
+
+#[test]
+fn many_copies_are_posted_up_to_one_above_the_cap_or_the_end_of_the_ring() {
+    let (mut ring, mut engine) = ring_with(16, 7, 4);
+    let copy = |length| CopySegment { source: Iova::new(0x1000), destination: Iova::new(0x9000), length };
+    let lengths = [8, 4096, 4097, 8];
+    let mut copies = lengths.into_iter().map(copy).zip(0u32..);
+    let (posted, long) = ring.post_each(&mut copies);
+    assert_eq!((posted, long.map(|(segment, owner)| (segment.length, owner))), (2, Some((4097, 2))));
+    assert_eq!(copies.next().unwrap().1, 3, "what follows was not taken");
+    assert_eq!((ring.outstanding(), ring.bytes()), (2, 4104));
+    assert_eq!(post_each(&mut ring, 9, 10), 5, "seven in flight");
+    let count = ring.issue().unwrap();
+    let marks: Vec<_> = engine.run(count, 99).iter().map(|d| d.control.completion_write()).collect();
+    assert_eq!(marks, [false, false, false, true, false, false, true], "each fourth and the last");
+    report(&mut ring, engine.last).unwrap();
+    assert_eq!(retired(&mut ring, 99), [0, 1, 10, 11, 12, 13, 14]);
 }
 
 #[test]
@@ -284,11 +313,13 @@ proptest! {
     #[test]
     fn behaves_like_a_queue(
         order in 1u32..7,
-        steps in prop::collection::vec((0u8..4, 0usize..9), 1..400),
+        spare in 0u32..3,
+        interval in 1u32..20,
+        steps in prop::collection::vec((0u8..5, 0usize..9), 1..400),
     ) {
-        let slots = 1usize << order;
-        let capacity = u32::try_from(slots).unwrap() - 1;
-        let (mut ring, mut engine) = ring(slots, capacity);
+        let room = (1usize << order) - 1;
+        let capacity = u32::try_from(room).unwrap();
+        let (mut ring, mut engine) = ring_with(1 << (order + spare), capacity, interval);
         let mut model = VecDeque::new();
         let (mut posted, mut issued, mut done, mut next) = (0usize, 0usize, 0usize, 0u32);
         let mut count = 0;
@@ -296,7 +327,7 @@ proptest! {
             match step {
                 0 => {
                     let taken: usize = model.iter().map(|(_, size)| *size).sum();
-                    let fits = amount > 0 && amount + taken < slots;
+                    let fits = amount > 0 && amount + taken <= room;
                     prop_assert_eq!(post(&mut ring, amount, next).is_ok(), fits);
                     if fits {
                         model.push_back((next, amount));
@@ -307,6 +338,10 @@ proptest! {
                 1 => {
                     let rung = ring.issue();
                     prop_assert_eq!(rung.is_some(), posted > issued);
+                    if rung.is_some() {
+                        let last = engine.table.read(ring.slot(ring.head - 1));
+                        prop_assert!(last.control.completion_write());
+                    }
                     count = rung.unwrap_or(count);
                     prop_assert_eq!(usize::from(count), posted % 65536);
                     issued = posted;
@@ -317,6 +352,16 @@ proptest! {
                         report(&mut ring, engine.last).unwrap();
                         done += ran;
                     }
+                }
+                3 => {
+                    let taken: usize = model.iter().map(|(_, size)| *size).sum();
+                    let fitting = post_each(&mut ring, amount, next);
+                    prop_assert_eq!(fitting, amount.min(room - taken));
+                    for _ in 0..fitting {
+                        model.push_back((next, 1));
+                        next += 1;
+                    }
+                    posted += fitting;
                 }
                 _ => {
                     let mut expected = Vec::new();

@@ -39,7 +39,9 @@ fn bench_with(interrupt: Option<InterruptKind>) -> Bench {
 
 impl Bench {
     fn channel(&self, depth: u32) -> Channel<u32> {
-        self.ioat.channel(0, ChannelOptions { depth, ..ChannelOptions::default() }).unwrap()
+        // A table no longer than the depth demands, so that it wraps.
+        let options = ChannelOptions { depth, slots: Some(0), ..ChannelOptions::default() };
+        self.ioat.channel(0, options).unwrap()
     }
 
     fn segment(&self, source: u64, destination: u64, length: u32) -> CopySegment {
@@ -87,6 +89,24 @@ fn copies_and_fills_move_bytes_and_give_owners_back_in_order() {
     let statistics = channel.statistics();
     assert_eq!((statistics.doorbells, statistics.descriptors, statistics.bytes), (2, 4, 19));
     assert_eq!((statistics.operations, statistics.failed), (2, 0));
+}
+
+#[test]
+fn many_copies_with_an_owner_each_stop_at_what_is_not_valid() {
+    let bench = bench();
+    let mut channel = bench.channel(7);
+    let cap = u32::try_from(bench.ioat.facts().transfer_cap.as_u64()).unwrap();
+    let lengths = [8, cap + 8, 0, 8];
+    let mut copies = lengths.into_iter().map(|length| bench.segment(0, 0x20_0000, length)).zip(0..);
+    let rejected = channel.copy_each(&mut copies).unwrap_err();
+    assert_eq!((rejected.owner, rejected.reason), (2, RejectReason::ZeroLength { index: 0 }));
+    assert_eq!(channel.copy_each(&mut copies).unwrap(), 1);
+    // One takes two descriptors, since it is above the cap.
+    assert_eq!((channel.outstanding(), channel.free()), (3, 3));
+    let more = (10..).map(|owner| (bench.segment(0, 0x20_0000, 8), owner));
+    assert_eq!(channel.copy_each(&mut more.take(9)).unwrap(), 3);
+    assert_eq!(channel.free(), 0);
+    channel.recover(|_| ()).unwrap();
 }
 
 #[test]
