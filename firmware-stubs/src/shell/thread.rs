@@ -34,7 +34,7 @@ pub(crate) fn run(session: &Arc<Session>, mut bus: BusMaster) {
             continue;
         }
         if watch.goes_on() {
-            //core::hint::spin_loop();
+            watch.pause();
             continue;
         }
         session.kick.prepare_sleep();
@@ -87,6 +87,14 @@ impl Watch {
         self.looks = 0;
     }
 
+    /// Between two looks in vain.
+    #[inline]
+    fn pause(&self) {
+        if self.looks > EAGER_LOOKS {
+            core::hint::spin_loop();
+        }
+    }
+
     /// Counts a look in vain; false when it is time to sleep. The clock is read rarely.
     #[inline]
     fn goes_on(&mut self) -> bool {
@@ -121,6 +129,10 @@ impl Nap {
 const SHORTEST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 
+
+/// How many looks are made before the thread pauses between two: a driver that waits for
+/// each operation comes back sooner than a pause ends.
+const EAGER_LOOKS: u32 = 256;
 /// How many looks are made between two looks at the clock.
 const LOOKS_PER_CLOCK: u32 = 32;
 
