@@ -129,7 +129,6 @@ impl Nap {
 const SHORTEST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 
-
 /// How many looks are made before the thread pauses between two: a driver that waits for
 /// each operation comes back sooner than a pause ends.
 const EAGER_LOOKS: u32 = 256;
