@@ -80,6 +80,29 @@ pub enum DriverFaultKind {
         /// How many bits the device drives.
         bits: u8,
     },
+    /// A register was written that may not change while the controller is enabled.
+    ControllerEnabled,
+    /// The controller was enabled with what it does not have, or too early.
+    EnableRefused {
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Reserved bits were written.
+    ReservedBits {
+        /// Those bits.
+        bits: u32,
+    },
+    /// The interrupt mask registers are not for use with MSI-X.
+    InterruptMaskWithMsix,
+    /// A doorbell of a queue got a wrong value, or there is no such queue.
+    QueueDoorbell {
+        /// The queue.
+        queue: u16,
+        /// What was written.
+        value: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
 }
 
 impl fmt::Display for DriverFaultKind {
@@ -110,6 +133,13 @@ impl fmt::Display for DriverFaultKind {
             }
             Self::AddressMask { address, bits } => {
                 write!(f, "address {address} does not fit the {bits} bits that the device drives")
+            }
+            Self::ControllerEnabled => f.write_str("the controller is enabled"),
+            Self::EnableRefused { what } => write!(f, "the controller cannot be enabled: {what}"),
+            Self::ReservedBits { bits } => write!(f, "the bits {bits:#x} are reserved"),
+            Self::InterruptMaskWithMsix => f.write_str("the interrupt mask is not for use with MSI-X"),
+            Self::QueueDoorbell { queue, value, what } => {
+                write!(f, "queue {queue} got doorbell value {value:#x}: {what}")
             }
         }
     }

@@ -12,11 +12,13 @@ pub enum StubKind {
     Edu,
     /// Intel I/OAT, the "QuickData" copy engine, interface version 3.2.
     Ioat,
+    /// An NVM Express 1.4 controller with the NVM command set.
+    Nvme,
 }
 
 impl StubKind {
     /// Every kind, in order of their names.
-    pub const ALL: [Self; 2] = [Self::Edu, Self::Ioat];
+    pub const ALL: [Self; 3] = [Self::Edu, Self::Ioat, Self::Nvme];
 
     /// The name that a person types.
     #[must_use]
@@ -24,6 +26,7 @@ impl StubKind {
         match self {
             Self::Edu => "edu",
             Self::Ioat => "ioat",
+            Self::Nvme => "nvme",
         }
     }
 }
@@ -36,7 +39,7 @@ impl fmt::Display for StubKind {
 
 /// A text that is not the name of an emulated device.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("there is no emulated device {0:?}: there are edu and ioat")]
+#[error("there is no emulated device {0:?}: there are edu, ioat and nvme")]
 pub struct ParseStubKindError(String);
 
 impl FromStr for StubKind {
@@ -59,7 +62,7 @@ mod tests {
         for kind in StubKind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
-        let error = "nvme".parse::<StubKind>().unwrap_err().to_string();
-        assert_eq!(error, "there is no emulated device \"nvme\": there are edu and ioat");
+        let error = "mlx5".parse::<StubKind>().unwrap_err().to_string();
+        assert_eq!(error, "there is no emulated device \"mlx5\": there are edu, ioat and nvme");
     }
 }

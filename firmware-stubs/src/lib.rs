@@ -5,7 +5,8 @@
 //! and does its DMA through the software IOMMU of [`vdk_iommu::soft`]:
 //!
 //! - [`StubKind::Edu`]: QEMU's educational device;
-//! - [`StubKind::Ioat`]: Intel I/OAT, the "QuickData" copy engine, version 3.2.
+//! - [`StubKind::Ioat`]: Intel I/OAT, the "QuickData" copy engine, version 3.2;
+//! - [`StubKind::Nvme`]: an NVM Express 1.4 controller with the NVM command set.
 //!
 //! ```
 //! use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
@@ -44,6 +45,7 @@ mod edu;
 pub mod fault;
 mod ioat;
 mod kind;
+mod nvme;
 mod options;
 pub mod roce;
 pub mod serve;
@@ -53,6 +55,6 @@ mod statistics;
 pub use driver_fault::{DriverFault, DriverFaultKind};
 pub use fault::{FaultPlan, ParseFaultPlanError};
 pub use kind::{ParseStubKindError, StubKind};
-pub use options::{StubError, StubOptions};
+pub use options::{NamespaceOptions, StubError, StubOptions};
 pub use shell::{StubFunction, StubNode};
 pub use statistics::StubStatistics;

@@ -1,6 +1,7 @@
 //! How an emulated device is built, and why it was not.
 
 use core::time::Duration;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -45,6 +46,33 @@ pub struct StubOptions {
     pub address_bits: u8,
     /// How long an edu takes for a DMA transfer. QEMU's takes 100 ms.
     pub transfer_time: Duration,
+    /// The namespaces of an nvme, 1 to 64; the first has the id 1.
+    pub namespaces: Vec<NamespaceOptions>,
+    /// How many pairs of I/O queues an nvme has, 1 to 64.
+    pub queue_pairs: u16,
+    /// How many entries an I/O queue of an nvme can have, 2 to 65536.
+    pub queue_entries: u32,
+    /// The longest transfer of one nvme command as a power of two, 13 to 20.
+    pub max_transfer_log2: u8,
+}
+
+/// A namespace of an nvme.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceOptions {
+    /// How many bytes it has, a multiple of 4096. With a file, zero takes the file's size.
+    pub bytes: u64,
+    /// The size of a block after a reset: 512 or 4096. Format NVM can change it.
+    pub block_size: u32,
+    /// The file that keeps the blocks; `None` for memory that begins as zeros and lasts as
+    /// long as the node. The file must be there, and be as long as the namespace.
+    pub file: Option<PathBuf>,
+}
+
+impl Default for NamespaceOptions {
+    /// 64 MiB of memory in blocks of 512 bytes.
+    fn default() -> Self {
+        Self { bytes: 64 << 20, block_size: 512, file: None }
+    }
 }
 
 impl Default for StubOptions {
@@ -64,6 +92,10 @@ impl Default for StubOptions {
             transfer_cap_log2: 20,
             address_bits: vdk_descriptors::edu::DMA_ADDRESS_BITS,
             transfer_time: Duration::ZERO,
+            namespaces: vec![NamespaceOptions::default()],
+            queue_pairs: 4,
+            queue_entries: 1024,
+            max_transfer_log2: 19,
         }
     }
 }
@@ -83,6 +115,14 @@ pub enum StubError {
         least: u64,
         /// The largest value that it may have.
         most: u64,
+    },
+    /// The file of a namespace cannot be used.
+    #[error("the file {} of a namespace cannot be used: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
     },
     /// The description of the device contradicts the PCI standard.
     #[error("the device is described wrongly: {what}")]

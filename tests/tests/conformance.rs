@@ -48,3 +48,20 @@ fn a_function_that_is_gone_fails_the_suite() {
     let failures = Target::new(node).failures();
     assert!(failures.len() > 20, "only {failures:?}");
 }
+
+#[test]
+fn nvme_conforms() {
+    conforms(StubKind::Nvme, StubOptions::default());
+}
+
+#[test]
+fn nvme_without_mapped_doorbells_and_with_fixed_vectors_conforms() {
+    let options = StubOptions {
+        mapped_doorbells: false,
+        fixed_vectors: true,
+        no_soft_reset: true,
+        queue_pairs: 1,
+        ..StubOptions::default()
+    };
+    conforms(StubKind::Nvme, options);
+}

@@ -191,7 +191,12 @@ impl Edu {
     fn begin(&mut self, surroundings: &mut Surroundings<'_>) {
         let time = match surroundings.next_fault(0) {
             Some(FaultAction::DelayCompletion(delay)) => self.options.transfer_time.saturating_add(delay),
-            Some(FaultAction::DropCompletion | FaultAction::StopResponding | FaultAction::Halt(_)) => {
+            Some(
+                FaultAction::DropCompletion
+                | FaultAction::StopResponding
+                | FaultAction::Halt(_)
+                | FaultAction::Fail(_),
+            ) => {
                 self.wedged = true;
                 self.options.transfer_time
             }

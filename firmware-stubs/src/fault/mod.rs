@@ -8,7 +8,7 @@
 //! when    = NUMBER            the nth descriptor of the channel, or of the device
 //!         | PERCENT "%"       each descriptor with this probability
 //! action  = drop-completion | delay-completion:TIME | duplicate-completion
-//!         | corrupt-completion | stop | all-ones | halt:CODE | vanish
+//!         | corrupt-completion | stop | all-ones | halt:CODE | fail:CODE | vanish
 //! ```
 //!
 //! Descriptors are counted from one, beginning when the plan is set; a reset does not begin
@@ -92,6 +92,9 @@ impl Probability {
 ///
 /// A fault of a completion strikes the descriptor that it is due with, or the next one that
 /// asks for a completion.
+///
+/// For an nvme a channel is a submission queue, the admin queue being number 0, and a
+/// descriptor is a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAction {
     /// The data is moved, but neither is the completion word written nor the interrupt sent.
@@ -101,15 +104,20 @@ pub enum FaultAction {
     /// The completion is reported again, interrupt included, when the next one is due; that
     /// one follows a millisecond later.
     DuplicateCompletion,
-    /// The completion word has a wrong address.
+    /// The completion word has a wrong address; that of an nvme a wrong command, submission
+    /// queue or head.
     CorruptCompletion,
     /// The channel does nothing any more and obeys no command; only a reset of the function
     /// helps.
     StopResponding,
     /// Every read answers all ones from now on and writes get lost, with no event.
     AllOnes,
-    /// The channel halts with this error code before it executes the descriptor.
+    /// The channel halts with this error code before it executes the descriptor. An nvme
+    /// has a fatal error then: CSTS.CFS is set.
     Halt(u32),
+    /// The descriptor is not executed and fails with this code: an nvme completes the
+    /// command with it as status, an ioat halts.
+    Fail(u32),
     /// The function is removed by surprise.
     Vanish,
 }

@@ -70,7 +70,7 @@ impl fmt::Display for FaultRule {
         write!(f, "{}@{}", self.action.name(), self.when)?;
         match self.action {
             FaultAction::DelayCompletion(delay) => write!(f, ":{}", duration_text(delay)),
-            FaultAction::Halt(code) => write!(f, ":{code:#x}"),
+            FaultAction::Halt(code) | FaultAction::Fail(code) => write!(f, ":{code:#x}"),
             _ => Ok(()),
         }
     }
@@ -105,6 +105,7 @@ impl FaultAction {
             Self::StopResponding => "stop",
             Self::AllOnes => "all-ones",
             Self::Halt(_) => "halt",
+            Self::Fail(_) => "fail",
             Self::Vanish => "vanish",
         }
     }
@@ -116,11 +117,10 @@ fn action(name: &str, argument: Option<&str>) -> Result<FaultAction, &'static st
             duration(delay).map(FaultAction::DelayCompletion).ok_or("write the delay like 5ms")
         }
         ("delay-completion", None) => Err("write how long, like delay-completion@3:5ms"),
-        ("halt", Some(code)) => number(code)
-            .and_then(|code| u32::try_from(code).ok())
-            .map(FaultAction::Halt)
-            .ok_or("the error code is not a number of 32 bits"),
+        ("halt", Some(code)) => error_code(code).map(FaultAction::Halt),
         ("halt", None) => Err("write the error code, like halt@10:0x4"),
+        ("fail", Some(code)) => error_code(code).map(FaultAction::Fail),
+        ("fail", None) => Err("write the error code, like fail@10:0x281"),
         (_, Some(_)) => Err("this fault takes no argument"),
         ("drop-completion", None) => Ok(FaultAction::DropCompletion),
         ("duplicate-completion", None) => Ok(FaultAction::DuplicateCompletion),
@@ -129,8 +129,12 @@ fn action(name: &str, argument: Option<&str>) -> Result<FaultAction, &'static st
         ("all-ones", None) => Ok(FaultAction::AllOnes),
         ("vanish", None) => Ok(FaultAction::Vanish),
         (_, None) => Err("the faults are drop-completion, delay-completion, duplicate-completion, \
-             corrupt-completion, stop, all-ones, halt and vanish"),
+             corrupt-completion, stop, all-ones, halt, fail and vanish"),
     }
+}
+
+fn error_code(text: &str) -> Result<u32, &'static str> {
+    number(text).and_then(|code| u32::try_from(code).ok()).ok_or("the error code is not a number of 32 bits")
 }
 
 fn trigger(text: &str) -> Result<FaultTrigger, &'static str> {
@@ -215,6 +219,7 @@ mod tests {
             ("vanish@1.23456%", "the probability is 0% to 100%, with at most four decimals"),
             ("vanish@1:2", "this fault takes no argument"),
             ("halt@1", "write the error code, like halt@10:0x4"),
+            ("fail@1", "write the error code, like fail@10:0x281"),
             ("halt@1:0x100000000", "the error code is not a number of 32 bits"),
             ("delay-completion@1:5", "write the delay like 5ms"),
             ("ch1vanish@1", "write chN.action@descriptor"),
@@ -240,6 +245,7 @@ mod tests {
             Just(FaultAction::StopResponding),
             Just(FaultAction::AllOnes),
             any::<u32>().prop_map(FaultAction::Halt),
+            any::<u32>().prop_map(FaultAction::Fail),
             Just(FaultAction::Vanish),
         ];
         (any::<Option<u8>>(), when, action).prop_map(|(channel, when, action)| FaultRule {

@@ -168,7 +168,7 @@ impl Channel {
     #[cold]
     fn strike(&mut self, action: FaultAction) -> Result<bool, ChannelErrors> {
         match action {
-            FaultAction::Halt(code) => Err(ChannelErrors(code)),
+            FaultAction::Halt(code) | FaultAction::Fail(code) => Err(ChannelErrors(code)),
             FaultAction::StopResponding => {
                 self.trouble.wedged = true;
                 Ok(true)

@@ -40,6 +40,7 @@ impl StubNode {
         let (profile, model) = match kind {
             StubKind::Edu => crate::edu::build(&options)?,
             StubKind::Ioat => crate::ioat::build(&options)?,
+            StubKind::Nvme => crate::nvme::build(&options)?,
         };
         Self::with_model(profile, model, options)
     }

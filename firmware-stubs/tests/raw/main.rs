@@ -10,5 +10,7 @@ mod interrupts;
 mod ioat_copies;
 mod ioat_errors;
 mod ioat_interrupts;
+mod nvme_commands;
+mod nvme_host;
 mod sessions;
 mod shell;
