@@ -113,6 +113,10 @@ impl Device {
         Ok(device)
     }
 
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
     pub(super) fn domain(&self) -> &Domain {
         &self.domain
     }

@@ -25,6 +25,7 @@
 //! driver as the kit sees it.
 
 mod admin;
+mod blocks;
 mod bring_up;
 mod command;
 mod device;
@@ -39,6 +40,7 @@ mod recover;
 mod submit;
 mod wait;
 
+pub use blocks::BlockQueue;
 pub use bring_up::ControllerFacts;
 pub use command::{CommandError, Completion, CompletionMode, RejectReason, Rejected, Statistics, WaitError};
 pub use error::{
@@ -58,6 +60,7 @@ use vdk_descriptors::nvme::{
     SubmissionEntry, Version,
 };
 use vdk_hal::address::ByteLength;
+use vdk_hal::event::DeviceEvent;
 use vdk_hal::interrupt::EventFd;
 use vdk_iommu::Domain;
 use zerocopy::IntoBytes;
@@ -262,6 +265,14 @@ impl Controller {
     #[must_use]
     pub fn event(&self) -> Option<&EventFd> {
         self.device.vectors().first().map(|vector| &vector.event)
+    }
+
+    /// The oldest thing that happened to the function itself and nobody has taken: a removal,
+    /// or that the kernel wants it back. Stop then. Where the kit runs the driver, it takes
+    /// these and stops the driver by itself.
+    #[must_use]
+    pub fn next_device_event(&self) -> Option<DeviceEvent> {
+        self.device.session().events().next()
     }
 
     /// Resets the controller: disables and enables it. Queue pairs find themselves reset and

@@ -89,6 +89,12 @@ impl Bell {
         self.register.ring(token, u32::from(value))
     }
 
+    /// A doorbell without a shadow.
+    #[cfg(test)]
+    pub(in super::super) fn of(register: Doorbell<u32>) -> Self {
+        Self { register, shadow: None, last: 0, rung: 0, spared: 0 }
+    }
+
     /// The controller looks at the shadow at `offset` in `pages` from now on; `None` for a
     /// doorbell without one.
     pub(in super::super) fn attach(&mut self, pages: Option<&ShadowPages>, offset: u64, always: bool) {

@@ -442,3 +442,6 @@ impl<T> fmt::Debug for CommandQueue<T> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
