@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use crate::nvme::NvmeCommand;
+
 /// Drive PCIe devices from user space.
 #[derive(Debug, Parser)]
 #[command(
@@ -54,6 +56,9 @@ pub(crate) enum Command {
                             qemu-system-x86_64 ... -object memory-backend-memfd,id=m,size=1G,share=on -machine memory-backend=m \\\n    \
                             -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"/tmp/ioat.sock\"}}'")]
     Serve(ServeArguments),
+    /// Drive an NVMe controller: list, identify, read, write, measure.
+    #[command(subcommand)]
+    Nvme(NvmeCommand),
 }
 
 /// What `vdk serve` is given.

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use vdk_driver::hal::address::Bdf;
 use vdk_driver::hal::function::{PciFunction, PciNode};
 use vdk_driver::hal::sysfs::{self, SysfsError, SysfsFunction};
+use vdk_driver::hal::vfio::{VfioNode, VfioOptions};
 use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
 
 /// What a DEV argument names.
@@ -41,6 +42,18 @@ pub(crate) fn select(text: &str) -> Result<Selected> {
 /// Makes an emulated device.
 pub(crate) fn stub(kind: StubKind, options: StubOptions) -> Result<Arc<StubNode>> {
     StubNode::new(kind, options).with_context(|| format!("cannot make stub:{kind}"))
+}
+
+/// The device that a person named, not open. `interface` is that of the kernel, for a PCI
+/// function: auto, iommufd or type1.
+pub(crate) fn node(text: &str, interface: &str) -> Result<Arc<dyn PciNode>> {
+    match select(text)? {
+        Selected::Stub(kind) => Ok(stub(kind, StubOptions::default())?),
+        Selected::Pci(address) => {
+            let interface = interface.parse()?;
+            Ok(Arc::new(VfioNode::new(address, VfioOptions { interface, ..VfioOptions::default() })))
+        }
+    }
 }
 
 /// Opens a function.

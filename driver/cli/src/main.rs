@@ -9,6 +9,7 @@ mod device;
 mod info;
 mod list;
 mod names;
+mod nvme;
 mod output;
 mod serve;
 mod signal;
@@ -52,6 +53,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(Command::Info(info)) => info::run(info, json),
         Some(Command::Copy(copy)) => copy::run(copy, json),
         Some(Command::Serve(serve)) => serve::run(serve, json),
+        Some(Command::Nvme(nvme)) => nvme::run(nvme, json),
     }
 }
 

@@ -1,0 +1,76 @@
+//! `vdk nvme`: NVMe controllers, driven from here.
+
+mod arguments;
+mod bench;
+mod change;
+mod identify;
+mod list;
+mod read;
+mod stream;
+mod write;
+
+pub(crate) use arguments::NvmeCommand;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use vdk_driver::hal::address::ByteLength;
+use vdk_driver::kit::Session;
+use vdk_driver::nvme::{Controller, ControllerOptions, Namespace};
+
+use crate::device;
+use arguments::{NamespaceTarget, Target};
+
+/// How long an admin command may take: a format takes its time.
+const ADMIN_LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs the command.
+pub(crate) fn run(command: &NvmeCommand, json: bool) -> Result<()> {
+    match command {
+        NvmeCommand::List(target) => list::run(target, json),
+        NvmeCommand::Identify(target) => identify::run(target, json),
+        NvmeCommand::Read(arguments) => read::run(arguments, json),
+        NvmeCommand::Write(arguments) => write::run(arguments, json),
+        NvmeCommand::Flush(target) => change::flush(target, json),
+        NvmeCommand::Zero(arguments) => change::zero(arguments, json),
+        NvmeCommand::Format(arguments) => change::format(arguments, json),
+        NvmeCommand::Bench(arguments) => bench::run(arguments, json),
+    }
+}
+
+/// Starts the controller that a person named.
+fn start(target: &Target, holder: &str, queues: u16, max_transfer: u64) -> Result<Arc<Controller>> {
+    let node = device::node(&target.device, &target.interface)?;
+    let session = Session::open(&node, holder)?;
+    let options = ControllerOptions {
+        queues,
+        shadow_doorbells: !target.no_shadow_doorbells,
+        max_transfer: ByteLength::new(max_transfer),
+        admin_limit: ADMIN_LIMIT,
+        ..ControllerOptions::default()
+    };
+    let controller = Controller::start(session, options)
+        .with_context(|| format!("cannot start the controller {}", target.device))?;
+    Ok(Arc::new(controller))
+}
+
+/// The namespace that a person named, or the first.
+fn namespace(controller: &Controller, target: &NamespaceTarget) -> Result<Namespace> {
+    let id = match target.nsid {
+        Some(id) => id,
+        None => match controller.namespaces()?.first() {
+            Some(id) => *id,
+            None => bail!("{} has no active namespace: create and attach one first", target.target.device),
+        },
+    };
+    Ok(controller.namespace(id)?)
+}
+
+/// Refuses what destroys data unless the user said yes.
+fn demand_consent(yes: bool, what: &str) -> Result<()> {
+    if yes {
+        return Ok(());
+    }
+    bail!("{what}: say --yes if that is what you want")
+}

@@ -1,0 +1,92 @@
+//! `vdk nvme read`: blocks to a file.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use super::arguments::ReadArguments;
+use super::stream::{CHUNK, Stream};
+use crate::output;
+use crate::signal::StopRequest;
+
+/// What was done.
+#[derive(Debug, Serialize)]
+struct Summary {
+    device: String,
+    nsid: u32,
+    lba: u64,
+    blocks: u64,
+    bytes: u64,
+    seconds: f64,
+    /// CRC-32 (IEEE 802.3) of the bytes, in hexadecimal.
+    crc32: String,
+}
+
+/// Runs the command.
+pub(super) fn run(arguments: &ReadArguments, json: bool) -> Result<()> {
+    let stop = StopRequest::listen()?;
+    let target = &arguments.target.target;
+    let to_file = arguments.output.as_deref().filter(|path| *path != Path::new("-"));
+    if json && to_file.is_none() {
+        bail!("--json and the blocks would both go to the standard output: name a file with --output");
+    }
+    let controller = super::start(target, "vdk nvme read", 1, CHUNK)?;
+    let namespace = super::namespace(&controller, &arguments.target)?;
+    let left = namespace.blocks().saturating_sub(arguments.lba);
+    let blocks = arguments.blocks.unwrap_or(left);
+    if blocks == 0 || blocks > left {
+        bail!(
+            "{blocks} blocks from LBA {} are not inside namespace {}, which has {} blocks",
+            arguments.lba,
+            namespace.id(),
+            namespace.blocks()
+        );
+    }
+    let mut sink: Box<dyn Write> = match to_file {
+        Some(path) => {
+            Box::new(File::create(path).with_context(|| format!("cannot write {}", path.display()))?)
+        }
+        None => Box::new(io::stdout().lock()),
+    };
+    let begin = Instant::now();
+    let mut checksum = crc32fast::Hasher::new();
+    let mut stream = Stream::open(&controller, namespace, stop)?;
+    let moved = stream.read(&namespace, arguments.lba, blocks, |bytes| {
+        checksum.update(bytes);
+        match sink.write_all(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+            other => other.context("cannot write the blocks"),
+        }
+    });
+    drop(stream);
+    controller.stop()?;
+    moved?;
+    sink.flush().context("cannot write the blocks")?;
+    let (time, bytes) = (begin.elapsed(), blocks << namespace.block_exponent());
+    let summary = Summary {
+        device: target.device.clone(),
+        nsid: namespace.id(),
+        lba: arguments.lba,
+        blocks,
+        bytes,
+        seconds: time.as_secs_f64(),
+        crc32: format!("{:08x}", checksum.finalize()),
+    };
+    if json {
+        return output::print_json(&summary);
+    }
+    let text = format!(
+        "read {} ({blocks} blocks from LBA {}) in {}, {}, crc32 {}\n",
+        output::size(bytes),
+        arguments.lba,
+        output::duration(time),
+        output::rate(bytes, time),
+        summary.crc32
+    );
+    // The blocks themselves may be on the standard output.
+    io::stderr().write_all(text.as_bytes()).context("cannot write to the standard error output")
+}
