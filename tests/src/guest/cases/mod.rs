@@ -2,13 +2,14 @@
 
 mod conformance;
 mod edu;
+mod nvme;
 
 use anyhow::{Context, Result};
 
 use super::Case;
 
 /// Every table of cases.
-const TABLES: &[&[Case]] = &[conformance::CASES, edu::CASES];
+const TABLES: &[&[Case]] = &[conformance::CASES, edu::CASES, nvme::CASES];
 
 /// Every case.
 pub fn all() -> impl Iterator<Item = &'static Case> {
