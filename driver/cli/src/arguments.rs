@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
+use vdk_driver::hal::vfio::KernelInterface;
 
 use crate::nvme::NvmeCommand;
 
@@ -91,6 +92,10 @@ pub(crate) struct InfoArguments {
     /// The device: stub:NAME or a PCI address.
     #[arg(value_name = "DEV")]
     pub(crate) device: String,
+
+    /// The interface of the kernel for a device of this machine: auto, iommufd or type1.
+    #[arg(long, value_name = "INTERFACE", default_value = "auto")]
+    pub(crate) interface: KernelInterface,
 }
 
 /// What `vdk copy` is given.
@@ -107,6 +112,10 @@ pub(crate) struct CopyArguments {
     /// The device that moves the bytes: stub:NAME or a PCI address.
     #[arg(long, value_name = "DEV", default_value = "stub:ioat")]
     pub(crate) device: String,
+
+    /// The interface of the kernel for a device of this machine: auto, iommufd or type1.
+    #[arg(long, value_name = "INTERFACE", default_value = "auto")]
+    pub(crate) interface: KernelInterface,
 
     /// How much each of the two halves holds; such as 65536, 64KiB or 4MiB.
     #[arg(long, value_name = "BYTES", default_value = "4MiB", value_parser = parse_size)]

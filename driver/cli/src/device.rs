@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use vdk_driver::hal::address::Bdf;
 use vdk_driver::hal::function::{PciFunction, PciNode};
 use vdk_driver::hal::sysfs::{self, SysfsError, SysfsFunction};
-use vdk_driver::hal::vfio::{VfioNode, VfioOptions};
+use vdk_driver::hal::vfio::{KernelInterface, VfioNode, VfioOptions};
 use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
 
 /// What a DEV argument names.
@@ -45,15 +45,17 @@ pub(crate) fn stub(kind: StubKind, options: StubOptions) -> Result<Arc<StubNode>
 }
 
 /// The device that a person named, not open. `interface` is that of the kernel, for a PCI
-/// function: auto, iommufd or type1.
-pub(crate) fn node(text: &str, interface: &str) -> Result<Arc<dyn PciNode>> {
+/// function.
+pub(crate) fn node(text: &str, interface: KernelInterface) -> Result<Arc<dyn PciNode>> {
     match select(text)? {
         Selected::Stub(kind) => Ok(stub(kind, StubOptions::default())?),
-        Selected::Pci(address) => {
-            let interface = interface.parse()?;
-            Ok(Arc::new(VfioNode::new(address, VfioOptions { interface, ..VfioOptions::default() })))
-        }
+        Selected::Pci(address) => Ok(pci(address, interface)),
     }
+}
+
+/// A PCI function of this machine, to be opened through kernel VFIO.
+pub(crate) fn pci(address: Bdf, interface: KernelInterface) -> Arc<VfioNode> {
+    Arc::new(VfioNode::new(address, VfioOptions { interface, ..VfioOptions::default() }))
 }
 
 /// Opens a function.
@@ -73,9 +75,14 @@ pub(crate) fn find_pci(address: Bdf) -> Result<SysfsFunction> {
     }
 }
 
-/// Why vdk cannot open a function of this machine, and what to do about it.
+/// Why vdk cannot open a function of this machine, and what to do about it; empty when it
+/// can, unless somebody else has it.
 pub(crate) fn refusal(function: &SysfsFunction) -> Vec<(String, String)> {
-    function.obstacles().iter().map(|obstacle| (obstacle.reason(), obstacle.fix())).collect()
+    let mut obstacles = function.obstacles();
+    if obstacles.is_empty() {
+        obstacles = function.node_obstacles(Path::new("/dev"));
+    }
+    obstacles.iter().map(|obstacle| (obstacle.reason(), obstacle.fix())).collect()
 }
 
 #[cfg(test)]

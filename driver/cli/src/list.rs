@@ -50,6 +50,8 @@ pub(crate) fn run(json: bool) -> Result<()> {
 }
 
 fn real(function: &sysfs::SysfsFunction) -> Row {
+    let obstacles: Vec<Obstacle> =
+        device::refusal(function).into_iter().map(|(reason, fix)| Obstacle { reason, fix }).collect();
     Row {
         device: function.address.to_string(),
         address: function.address.to_string(),
@@ -58,11 +60,8 @@ fn real(function: &sysfs::SysfsFunction) -> Row {
         class: names::class(&function.identity),
         driver: function.driver.clone(),
         iommu_group: function.iommu_group.as_ref().map(|group| group.number),
-        can_open: false,
-        obstacles: device::refusal(function)
-            .into_iter()
-            .map(|(reason, fix)| Obstacle { reason, fix })
-            .collect(),
+        can_open: obstacles.is_empty(),
+        obstacles,
     }
 }
 

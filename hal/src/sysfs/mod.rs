@@ -183,6 +183,13 @@ impl SysfsFunction {
     pub fn obstacles(&self) -> Vec<Obstacle> {
         obstacle::obstacles(self)
     }
+
+    /// What keeps this process from the device nodes below `dev`, usually `/dev`, that lead
+    /// to a function without other [obstacles](Self::obstacles).
+    #[must_use]
+    pub fn node_obstacles(&self, dev: &Path) -> Vec<Obstacle> {
+        obstacle::node_obstacles(self, dev)
+    }
 }
 
 impl SysfsFunction {

@@ -1,6 +1,10 @@
 //! Why a function cannot be opened, and what to do about it.
 
 use core::fmt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 
 use super::SysfsFunction;
 use crate::address::Bdf;
@@ -37,6 +41,16 @@ pub enum Obstacle {
         /// Those functions and their drivers.
         others: Vec<(Bdf, String)>,
     },
+    /// A device node that VFIO needs is not there.
+    NodeMissing {
+        /// The node.
+        node: PathBuf,
+    },
+    /// This user may not open a device node that VFIO needs.
+    NodeForbidden {
+        /// The node.
+        node: PathBuf,
+    },
 }
 
 impl Obstacle {
@@ -54,6 +68,8 @@ impl Obstacle {
                     others.iter().map(|(address, driver)| format!("{address} ({driver})")).collect();
                 format!("its IOMMU group {group} also holds {}", others.join(", "))
             }
+            Self::NodeMissing { node } => format!("there is no {}", node.display()),
+            Self::NodeForbidden { node } => format!("this user may not open {}", node.display()),
         }
     }
 
@@ -80,6 +96,14 @@ impl Obstacle {
                     .map(|(address, driver)| format!("echo {address} > /sys/bus/pci/drivers/{driver}/unbind"))
                     .collect();
                 format!("the group has one owner: {}", fixes.join(" && "))
+            }
+            Self::NodeMissing { node } if node.ends_with("vfio") => "modprobe vfio_iommu_type1".to_owned(),
+            Self::NodeMissing { .. } => "modprobe vfio-pci, and see that udev runs".to_owned(),
+            Self::NodeForbidden { node } => {
+                format!(
+                    "as root, chown USER {} (or set a udev rule for it), or run vdk as root",
+                    node.display()
+                )
             }
         }
     }
@@ -127,6 +151,26 @@ pub(super) fn obstacles(function: &SysfsFunction) -> Vec<Obstacle> {
         }
     }
     found
+}
+
+/// What keeps this process from the nodes below `dev` that lead to `function`. One of the two
+/// interfaces is enough; what the group interface lacks is told, which every kernel has.
+pub(super) fn node_obstacles(function: &SysfsFunction, dev: &Path) -> Vec<Obstacle> {
+    let Some(group) = &function.iommu_group else { return Vec::new() };
+    let own = function.vfio_device().map(|name| dev.join("vfio/devices").join(name));
+    if own.is_some_and(|own| [dev.join("iommu"), own].into_iter().all(|node| node_obstacle(node).is_none())) {
+        return Vec::new();
+    }
+    let nodes = [dev.join("vfio/vfio"), dev.join("vfio").join(group.number.to_string())];
+    nodes.into_iter().filter_map(node_obstacle).collect()
+}
+
+fn node_obstacle(node: PathBuf) -> Option<Obstacle> {
+    match access(&node, Access::READ_OK | Access::WRITE_OK) {
+        Ok(()) => None,
+        Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Some(Obstacle::NodeForbidden { node }),
+        Err(_) => Some(Obstacle::NodeMissing { node }),
+    }
 }
 
 /// Whether a driver hands its functions to user space. There are variants of `vfio-pci` for

@@ -258,6 +258,28 @@ fn a_function_on_vfio_pci_lacks_nothing_and_a_fake_iommu_is_no_iommu() {
 }
 
 #[test]
+fn nodes_that_are_missing_are_named_and_one_interface_is_enough() {
+    let sysfs = FakeSysfs::new();
+    sysfs.function(ONE);
+    let dev = sysfs.0.join("dev");
+    assert_eq!(sysfs.read(ONE).unwrap().node_obstacles(&dev), [], "without a group there is no node");
+    sysfs.group("7", &[ONE]);
+    let missing = |node: &str| Obstacle::NodeMissing { node: dev.join(node) };
+    let found = || sysfs.read(ONE).unwrap().node_obstacles(&dev);
+    assert_eq!(found(), [missing("vfio/vfio"), missing("vfio/7")]);
+    assert!(found()[0].fix().contains("vfio_iommu_type1") && found()[1].fix().contains("vfio-pci"));
+    fs::create_dir_all(dev.join("vfio/devices")).unwrap();
+    fs::write(dev.join("vfio/7"), "").unwrap();
+    assert_eq!(found(), [missing("vfio/vfio")]);
+    fs::create_dir_all(sysfs.devices().join(ONE).join("vfio-dev/vfio3")).unwrap();
+    fs::write(dev.join("vfio/devices/vfio3"), "").unwrap();
+    assert_eq!(found(), [missing("vfio/vfio")]);
+    fs::write(dev.join("iommu"), "").unwrap();
+    assert_eq!(found(), []);
+    assert_eq!(sysfs.read(ONE).unwrap().vfio_device().as_deref(), Some("vfio3"));
+}
+
+#[test]
 fn every_function_of_this_machine_is_listed_or_named_as_a_fault() {
     let listing = SysfsListing::read(Path::new(DEVICES)).unwrap();
     let entries = fs::read_dir(DEVICES).map_or(0, Iterator::count);

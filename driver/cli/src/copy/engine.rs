@@ -47,14 +47,18 @@ pub(super) struct Engine {
     destination: SgList,
     /// What has ended and was not asked for yet.
     ended: VecDeque<Completion<Half>>,
-    node: Arc<StubNode>,
+    /// The emulated device, if it is one, for what it has to say at the end.
+    stub: Option<Arc<StubNode>>,
 }
 
 impl Engine {
     /// Opens the device, starts it and opens its first channel.
-    pub(super) fn start(node: Arc<StubNode>, settings: Settings) -> Result<Self> {
-        let shared: Arc<dyn PciNode> = node.clone();
-        let session = Session::open(&shared, "vdk copy")?;
+    pub(super) fn start(
+        node: Arc<dyn PciNode>,
+        stub: Option<Arc<StubNode>>,
+        settings: Settings,
+    ) -> Result<Self> {
+        let session = Session::open(&node, "vdk copy")?;
         let ioat = Ioat::start(session)?;
         // Refined lists have at most one piece more than both sides together.
         let depth = settings.segments.saturating_mul(4).saturating_add(4).clamp(256, 65535);
@@ -67,7 +71,7 @@ impl Engine {
             source: SgList::with_capacity(&SgLimits::NONE, pieces)?,
             destination: SgList::with_capacity(&SgLimits::NONE, pieces)?,
             ended: VecDeque::new(),
-            node,
+            stub,
         })
     }
 
@@ -215,11 +219,13 @@ impl Engine {
 
     /// Stops the device and tells what it did.
     pub(super) fn stop(self) -> Result<Statistics> {
-        let Self { channel, ioat, ended, node, .. } = self;
+        let Self { channel, ioat, ended, stub, .. } = self;
         let statistics = channel.statistics();
-        log::debug!("device: {:?}", node.statistics());
-        for fault in node.iommu().faults() {
-            log::warn!("the IOMMU refused: {fault}");
+        if let Some(stub) = stub {
+            log::debug!("device: {:?}", stub.statistics());
+            for fault in stub.iommu().faults() {
+                log::warn!("the IOMMU refused: {fault}");
+            }
         }
         let rest = channel.close()?;
         drop((rest, ended));

@@ -9,12 +9,14 @@ mod half;
 mod progress;
 mod scatter;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
+use vdk_driver::hal::function::PciNode;
 use vdk_driver::ioat::CompletionMode;
-use vdk_firmware_stubs::{StubKind, StubOptions};
+use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
 
 use crate::arguments::CopyArguments;
 use crate::device::{self, Selected};
@@ -52,28 +54,26 @@ struct Summary {
 pub(crate) fn run(arguments: &CopyArguments, json: bool) -> Result<()> {
     let stop = StopRequest::listen()?;
     let mut input = Input::open(&arguments.input)?;
-    let kind = match device::select(&arguments.device)? {
-        Selected::Stub(StubKind::Ioat) => StubKind::Ioat,
+    let (node, stub) = match device::select(&arguments.device)? {
+        Selected::Stub(StubKind::Ioat) => {
+            let stub = emulated(arguments)?;
+            (Arc::clone(&stub) as Arc<dyn PciNode>, Some(stub))
+        }
         Selected::Stub(other) => {
             bail!("stub:{other} has no engine that copies memory to memory: use stub:ioat")
         }
         Selected::Pci(address) => {
-            let function = device::find_pci(address)?;
-            let obstacles = device::refusal(&function);
-            let lines: Vec<String> = obstacles.iter().map(|(why, fix)| format!("  {why}: {fix}")).collect();
-            bail!("{address} cannot be opened:\n{}", lines.join("\n"));
+            if arguments.fault.is_some() {
+                bail!("--fault is for emulated devices only, and {address} is none");
+            }
+            (device::pci(address, arguments.interface) as Arc<dyn PciNode>, None)
         }
     };
-    let mut options = StubOptions { seed: arguments.seed, ..StubOptions::default() };
-    if let Some(plan) = &arguments.fault {
-        options.fault_plan = plan.parse().map_err(|error| anyhow::anyhow!("--fault {plan}: {error}"))?;
-    }
-    let node = device::stub(kind, options)?;
     let mut output = Output::create(&arguments.output, &input)?;
 
     let begin = Instant::now();
     let mut checksum = crc32fast::Hasher::new();
-    let mut engine = Engine::start(node, settings(arguments))?;
+    let mut engine = Engine::start(node, stub, settings(arguments))?;
     let moved = transfer(arguments, &mut input, &mut output, &mut engine, &mut checksum, &stop);
     let stopped = engine.stop();
     moved?;
@@ -101,6 +101,14 @@ pub(crate) fn run(arguments: &CopyArguments, json: bool) -> Result<()> {
         verified,
     };
     if json { output::print_json(&summary) } else { output::print(&render(&summary, time)) }
+}
+
+fn emulated(arguments: &CopyArguments) -> Result<Arc<StubNode>> {
+    let mut options = StubOptions { seed: arguments.seed, ..StubOptions::default() };
+    if let Some(plan) = &arguments.fault {
+        options.fault_plan = plan.parse().map_err(|error| anyhow::anyhow!("--fault {plan}: {error}"))?;
+    }
+    device::stub(StubKind::Ioat, options)
 }
 
 fn settings(arguments: &CopyArguments) -> engine::Settings {

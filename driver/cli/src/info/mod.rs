@@ -5,12 +5,15 @@ mod report;
 mod text;
 
 use anyhow::{Context, Result};
+use vdk_driver::hal::function::OpenError;
+use vdk_driver::hal::sysfs::SysfsFunction;
+use vdk_driver::hal::vfio::KernelInterface;
 
 use crate::arguments::InfoArguments;
 use crate::device::{self, Selected};
 use crate::output;
 
-use report::Report;
+use report::{ObstacleReport, Report};
 
 /// Runs the command.
 pub(crate) fn run(arguments: &InfoArguments, json: bool) -> Result<()> {
@@ -22,8 +25,36 @@ pub(crate) fn run(arguments: &InfoArguments, json: bool) -> Result<()> {
         }
         Selected::Pci(address) => {
             let function = device::find_pci(address)?;
-            Report::of_sysfs(&function).with_context(|| format!("cannot examine {address}"))?
+            of_pci(&function, arguments.interface).with_context(|| format!("cannot examine {address}"))?
         }
     };
     if json { output::print_json(&report) } else { output::print(&text::render(&report)) }
+}
+
+/// A function that can be opened is, for what only an open one tells. One that cannot be is
+/// looked at from outside.
+fn of_pci(function: &SysfsFunction, interface: KernelInterface) -> Result<Report> {
+    let mut outside = Report::of_sysfs(function)?;
+    if !outside.obstacles.is_empty() {
+        return Ok(outside);
+    }
+    match device::pci(function.address, interface).open_function() {
+        Ok(open) => {
+            let mut report = Report::of_open(&*open)?;
+            report.driver = outside.driver;
+            report.iommu_group = outside.iommu_group;
+            let chosen = open.interface();
+            report.interface = Some(format!("{}, since {}", chosen.interface, chosen.reason));
+            Ok(report)
+        }
+        Err(OpenError::Refused { reason, fix, .. }) => {
+            outside.obstacles.push(ObstacleReport { reason, fix });
+            Ok(outside)
+        }
+        Err(error) => {
+            let fix = "wait for its end, or end it".to_owned();
+            outside.obstacles.push(ObstacleReport { reason: error.to_string(), fix });
+            Ok(outside)
+        }
+    }
 }

@@ -29,6 +29,8 @@ pub(super) struct Report {
     pub(super) status: Vec<String>,
     pub(super) driver: Option<String>,
     pub(super) iommu_group: Option<u32>,
+    /// The kernel interface it was opened through, and why.
+    pub(super) interface: Option<String>,
     pub(super) bars: Vec<BarReport>,
     pub(super) capabilities: Vec<CapabilityReport>,
     pub(super) capabilities_fault: Option<String>,
@@ -146,6 +148,7 @@ impl Report {
             status: status_words(config)?,
             driver: None,
             iommu_group: None,
+            interface: None,
             bars: Vec::new(),
             capabilities,
             capabilities_fault,

@@ -22,6 +22,9 @@ pub(super) fn render(report: &Report) -> String {
     if let Some(group) = report.iommu_group {
         facts.row(["  IOMMU group", &group.to_string()]);
     }
+    if let Some(interface) = &report.interface {
+        facts.row(["  opened through", interface.as_str()]);
+    }
     text.push_str(&facts.render());
 
     text.push_str("BARs\n");

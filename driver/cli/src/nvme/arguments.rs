@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use vdk_driver::hal::vfio::KernelInterface;
 
 use crate::arguments::parse_size;
 
@@ -52,8 +53,8 @@ pub(crate) struct Target {
     pub(crate) device: String,
 
     /// The interface of the kernel: auto, iommufd or type1.
-    #[arg(long, value_name = "INTERFACE", default_value = "auto", value_parser = ["auto", "iommufd", "type1"])]
-    pub(crate) interface: String,
+    #[arg(long, value_name = "INTERFACE", default_value = "auto")]
+    pub(crate) interface: KernelInterface,
 
     /// Use a register for each doorbell even where the controller has shadows in memory.
     #[arg(long)]

@@ -41,7 +41,7 @@ pub(crate) fn run(command: &NvmeCommand, json: bool) -> Result<()> {
 
 /// Starts the controller that a person named.
 fn start(target: &Target, holder: &str, queues: u16, max_transfer: u64) -> Result<Arc<Controller>> {
-    let node = device::node(&target.device, &target.interface)?;
+    let node = device::node(&target.device, target.interface)?;
     let session = Session::open(&node, holder)?;
     let options = ControllerOptions {
         queues,
