@@ -212,13 +212,14 @@ impl Network {
             return Err(FrameError::Foreign(Foreign::Protocol(view.next_header().into())));
         }
         if view.header_len() != 20 {
-            return Err(FrameError::Ipv4Options(view.header_len()));
+            return Err(unless_foreign(packet, FrameError::Ipv4Options(view.header_len())));
         }
         if view.more_frags() || view.frag_offset() != 0 {
-            return Err(FrameError::Fragment(u16::from_be_bytes([header[6], header[7]])));
+            let field = u16::from_be_bytes([header[6], header[7]]);
+            return Err(unless_foreign(packet, FrameError::Fragment(field)));
         }
         if !view.verify_checksum() {
-            return Err(FrameError::Ipv4Checksum(view.checksum()));
+            return Err(unless_foreign(packet, FrameError::Ipv4Checksum(view.checksum())));
         }
         let length = usize::from(view.total_len());
         let udp =
@@ -366,6 +367,21 @@ fn put_tag(place: &mut [u8], offset: usize, control: u16, following: u16) {
     if let Some(place) = place.get_mut(offset..).and_then(<[u8]>::first_chunk_mut::<4>) {
         let ([a, b], [c, d]) = (control.to_be_bytes(), following.to_be_bytes());
         *place = [a, b, c, d];
+    }
+}
+
+/// What is wrong with an IPv4 packet of UDP; or that it is sent to another port, in which case
+/// it is none of ours.
+#[cold]
+fn unless_foreign(packet: &[u8], error: FrameError) -> FrameError {
+    let start = packet.first().map_or(20, |byte| usize::from(byte & 0x0f) * 4);
+    let later = packet.get(6..8).is_some_and(|field| [field[0] & 0x1f, field[1]] != [0, 0]);
+    match packet.get(start + 2..start + 4) {
+        Some(port) if start >= 20 && !later => match u16::from_be_bytes([port[0], port[1]]) {
+            UDP_PORT => error,
+            port => FrameError::Foreign(Foreign::Port(port)),
+        },
+        _ => error,
     }
 }
 

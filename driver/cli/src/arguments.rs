@@ -60,6 +60,23 @@ pub(crate) enum Command {
     /// Drive an NVMe controller: list, identify, read, write, measure.
     #[command(subcommand)]
     Nvme(NvmeCommand),
+    /// Show the RoCE frames of a capture and verify the invariant CRC of each.
+    #[command(after_help = "Exit codes: 0 all verify, 1 one does not, 2 the file cannot be read.\n\n\
+                      Examples:\n  vdk wire trace.pcap\n  vdk wire trace.pcapng --summary\n  \
+                      vdk wire trace.pcap --json | jq '.records[] | select(.marks)'")]
+    Wire(WireArguments),
+}
+
+/// What `vdk wire` is given.
+#[derive(Debug, Args)]
+pub(crate) struct WireArguments {
+    /// The capture: pcap or pcapng, of an Ethernet interface.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Leave out the frames and show only what they add up to.
+    #[arg(long)]
+    pub(crate) summary: bool,
 }
 
 /// What `vdk serve` is given.

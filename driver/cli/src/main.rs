@@ -13,6 +13,7 @@ mod nvme;
 mod output;
 mod serve;
 mod signal;
+mod wire;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -26,6 +27,8 @@ use signal::Interrupted;
 
 /// Exit code of a command that failed; wrong usage is 2, by clap.
 const FAILED: u8 = 1;
+/// Exit code of `vdk wire` when its file cannot be read.
+const UNREADABLE: u8 = 2;
 /// Exit code of a command that the user interrupted: 128 and the number of SIGINT.
 const INTERRUPTED: u8 = 130;
 
@@ -40,7 +43,7 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             report(&format!("error: {error:#}"));
-            ExitCode::from(FAILED)
+            ExitCode::from(if error.is::<wire::Unreadable>() { UNREADABLE } else { FAILED })
         }
     }
 }
@@ -54,6 +57,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(Command::Copy(copy)) => copy::run(copy, json),
         Some(Command::Serve(serve)) => serve::run(serve, json),
         Some(Command::Nvme(nvme)) => nvme::run(nvme, json),
+        Some(Command::Wire(wire)) => wire::run(wire, json),
     }
 }
 

@@ -1,0 +1,123 @@
+//! `vdk wire`: the RoCE frames of a capture, every invariant CRC verified.
+
+mod capture;
+mod report;
+mod sequence;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use crate::arguments::WireArguments;
+use crate::output::{self, Table};
+use report::{Record, Report};
+
+pub(crate) use capture::Unreadable;
+
+/// The report and its frames as one object.
+#[derive(Debug, Serialize)]
+struct Everything {
+    #[serde(flatten)]
+    report: Report,
+    records: Vec<Record>,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &WireArguments, json: bool) -> Result<()> {
+    let mut report = Report::default();
+    let mut records = Vec::new();
+    let mut lines = String::new();
+    let mut number = 0;
+    let read = capture::each_frame(&arguments.file, |captured| {
+        number += 1;
+        let Some(record) = report.take(number, captured) else { return Ok(()) };
+        if arguments.summary {
+            return Ok(());
+        }
+        if json {
+            records.push(record);
+            return Ok(());
+        }
+        lines.push_str(&record.line());
+        lines.push('\n');
+        if lines.len() > LINES_AT_ONCE {
+            output::print(&std::mem::take(&mut lines))?;
+        }
+        Ok(())
+    });
+    if !json {
+        output::print(&lines)?;
+    }
+    // What is behind the place where a file breaks off is unknown, so there is no summary.
+    read?;
+    let (bad, malformed, frames) = (report.bad_icrc, report.malformed, report.frames);
+    if json {
+        output::print_json(&Everything { report, records })?;
+    } else {
+        output::print(&summary(&report))?;
+    }
+    if bad + malformed > 0 {
+        bail!(
+            "{bad} of {frames} frames have a wrong invariant crc, {malformed} are malformed: they were damaged \
+             on the way, or the sender computes it wrongly"
+        );
+    }
+    Ok(())
+}
+
+fn summary(report: &Report) -> String {
+    let mut text = String::from("\n");
+    if report.frames == 0 {
+        text.push_str("no RoCE frame is in the capture: RoCEv2 is sent to UDP port 4791\n");
+    } else {
+        let mut opcodes = Table::with_heading(&["OPCODE", "FRAMES"]);
+        for (name, frames) in &report.by_opcode {
+            opcodes.row([(*name).to_owned(), frames.to_string()]);
+        }
+        let mut queue_pairs = Table::with_heading(&[
+            "QP",
+            "FROM",
+            "TO",
+            "SERVICE",
+            "FRAMES",
+            "BYTES",
+            "AGAIN",
+            "MISSING",
+            "NAK",
+            "RNR",
+            "FIRST PSN",
+            "LAST PSN",
+        ]);
+        for row in &report.by_queue_pair {
+            queue_pairs.row([
+                format!("{:#08x}", row.queue_pair),
+                row.source.clone(),
+                row.destination.clone(),
+                row.transport.to_owned(),
+                row.frames.to_string(),
+                row.payload.to_string(),
+                row.retransmissions.to_string(),
+                row.missing.to_string(),
+                row.naks.to_string(),
+                row.rnr_naks.to_string(),
+                format!("{:#08x}", row.first_psn),
+                format!("{:#08x}", row.last_psn),
+            ]);
+        }
+        text.push_str(&opcodes.render());
+        text.push('\n');
+        text.push_str(&queue_pairs.render());
+        text.push('\n');
+    }
+    text.push_str(&format!(
+        "{} RoCE frames: {} with a right invariant CRC, {} with a wrong one, {} malformed; {} other frames\n",
+        report.frames,
+        report.frames - report.bad_icrc - report.malformed,
+        report.bad_icrc,
+        report.malformed,
+        report.other
+    ));
+    text
+}
+
+/// How much text is gathered before it is written.
+const LINES_AT_ONCE: usize = 1 << 16;
