@@ -99,6 +99,7 @@ pub(crate) struct Lab {
     pub(crate) client: Node,
     pub(crate) server: Node,
     pub(crate) now: Time,
+    pub(crate) psns: [Psn; 2],
     pub(crate) log: Vec<Sent>,
     /// Frames on their way, with the end that they go to.
     pub(crate) wire: VecDeque<(End, Vec<u8>)>,
@@ -179,7 +180,7 @@ impl Lab {
             let path = Path::new(stations[index], stations[peer], 0xc123).unwrap();
             connect(node, &settings, access[index], (psns[index], psns[peer]), path, numbers[peer]);
         }
-        Self { client, server, now: Time::ZERO, log: Vec::new(), wire: VecDeque::new() }
+        Self { client, server, now: Time::ZERO, psns, log: Vec::new(), wire: VecDeque::new() }
     }
 
     pub(crate) fn node(&mut self, end: End) -> &mut Node {

@@ -2,8 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+mod hostile;
 mod lab;
 mod loss;
+mod model;
 mod oracle;
+mod random;
 mod reliable;
 mod services;

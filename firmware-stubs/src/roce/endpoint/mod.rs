@@ -8,7 +8,7 @@ mod keys;
 use std::collections::VecDeque;
 
 use thiserror::Error;
-use vdk_descriptors::roce::{Frame, Gid, Qpn};
+use vdk_descriptors::roce::{Frame, Gid, Psn, Qpn};
 
 use super::attributes::Attributes;
 use super::completion::{Completion, Side};
@@ -227,6 +227,12 @@ impl Endpoint {
     #[must_use]
     pub fn counters(&self, number: Qpn) -> Option<&Counters> {
         self.pair(number).map(|pair| pair.queue_pair.counters())
+    }
+
+    /// The PSN that a queue pair expects next.
+    #[must_use]
+    pub fn expected_psn(&self, number: Qpn) -> Option<Psn> {
+        self.pair(number).map(|pair| pair.queue_pair.expected_psn())
     }
 
     /// What was counted of frames that reached no queue pair.
