@@ -18,6 +18,7 @@
 //! - [`sysfs`]: the PCI functions of this machine, read-only.
 //! - [`vfio`]: functions behind kernel VFIO.
 //! - [`vfio_user`]: functions behind a vfio-user socket.
+//! - [`machine`]: what this machine lacks for drivers, and giving functions to `vfio-pci`.
 //! - [`barrier`], [`poll`]: ordering and bounded waiting.
 //!
 //! # Unsafe code
@@ -33,6 +34,7 @@ pub mod dma;
 pub mod event;
 pub mod function;
 pub mod interrupt;
+pub mod machine;
 pub mod memory;
 pub mod mmio;
 pub mod poll;

@@ -9,6 +9,7 @@ mod obstacle;
 
 pub use config_file::SysfsConfig;
 pub use obstacle::Obstacle;
+pub(crate) use obstacle::{is_safe_in_group, is_vfio};
 
 use std::fs;
 use std::io;

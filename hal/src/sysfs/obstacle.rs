@@ -85,17 +85,21 @@ impl Obstacle {
             }
             Self::BoundToDriver { address, driver } => {
                 format!(
-                    "when nothing uses it any more, echo {address} > /sys/bus/pci/drivers/{driver}/unbind && {}",
+                    "vdk bind {address}; or by hand, when nothing uses it any more, echo {address} > \
+                     /sys/bus/pci/drivers/{driver}/unbind && {}",
                     bind(*address)
                 )
             }
-            Self::NotBound { address } => bind(*address),
+            Self::NotBound { address } => format!("vdk bind {address}; or by hand: {}", bind(*address)),
             Self::GroupShared { others, .. } => {
                 let fixes: Vec<_> = others
                     .iter()
                     .map(|(address, driver)| format!("echo {address} > /sys/bus/pci/drivers/{driver}/unbind"))
                     .collect();
-                format!("the group has one owner: {}", fixes.join(" && "))
+                format!(
+                    "the group has one owner; vdk bind --group does all at once, or by hand: {}",
+                    fixes.join(" && ")
+                )
             }
             Self::NodeMissing { node } if node.ends_with("vfio") => "modprobe vfio_iommu_type1".to_owned(),
             Self::NodeMissing { .. } => "modprobe vfio-pci, and see that udev runs".to_owned(),
@@ -175,12 +179,12 @@ fn node_obstacle(node: PathBuf) -> Option<Obstacle> {
 
 /// Whether a driver hands its functions to user space. There are variants of `vfio-pci` for
 /// some devices, such as `mlx5_vfio_pci`.
-fn is_vfio(driver: &str) -> bool {
+pub(crate) fn is_vfio(driver: &str) -> bool {
     driver.replace('_', "-").ends_with("vfio-pci")
 }
 
 /// The drivers beside which the kernel still hands a group to user space.
-fn is_safe_in_group(driver: &str) -> bool {
+pub(crate) fn is_safe_in_group(driver: &str) -> bool {
     is_vfio(driver) || matches!(driver, "pci-stub" | "pcieport")
 }
 

@@ -19,6 +19,11 @@ pub(super) fn other_than_us(path: &Path) -> Option<String> {
     (!others.is_empty()).then(|| others.join(", "))
 }
 
+/// The same, one by one, with the folder that has an entry for each process.
+pub(crate) fn others(processes: &Path, path: &Path) -> Vec<String> {
+    find(processes, path, std::process::id()).map_or_else(Vec::new, |(others, _)| others)
+}
+
 /// Somebody whom this user cannot see.
 pub(super) fn unknown() -> String {
     "a process that this user cannot see; as root, `vdk` names it".to_owned()

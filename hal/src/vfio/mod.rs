@@ -36,7 +36,7 @@ mod events;
 mod feature;
 mod function;
 mod group;
-mod holder;
+pub(crate) mod holder;
 mod hot_reset;
 mod iommufd;
 mod irq;
