@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
+use vdk_driver::hal::address::Bdf;
 use vdk_driver::hal::vfio::KernelInterface;
 
+use crate::doctor::{self, Patient};
 use crate::nvme::NvmeCommand;
 
 /// Drive PCIe devices from user space.
@@ -16,7 +18,7 @@ use crate::nvme::NvmeCommand;
     after_help = "DEV is stub:NAME (an emulated device; see `vdk list`) or a PCI address such as 0000:01:00.0.\n\
                   Without a command vdk runs the demo.\n\n\
                   Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.\n\n\
-                  Examples:\n  vdk demo\n  vdk list --json\n  vdk info stub:ioat\n  vdk copy in.img out.img --verify"
+                  Examples:\n  vdk demo\n  vdk list --json\n  vdk doctor\n  vdk info stub:ioat\n  vdk copy in.img out.img --verify"
 )]
 pub(crate) struct Arguments {
     /// What to do; `demo` when absent.
@@ -44,6 +46,28 @@ pub(crate) enum Command {
     /// Show the configuration space, BARs, capabilities, interrupts and IOVA ranges of a device.
     #[command(after_help = "Examples:\n  vdk info stub:ioat\n  vdk info 0000:01:00.0 --json")]
     Info(InfoArguments),
+    /// Say what is right and wrong with this machine or a device, and how to mend it.
+    #[command(
+        after_help = "Exit codes: 0 nothing is wrong (warnings do not count), 1 a problem was found, 2 wrong usage.\n\n\
+                            Examples:\n  vdk doctor                  # IOMMU, modules, device nodes, limits of this machine\n  \
+                            vdk doctor 0000:01:00.0     # driver, IOMMU group, uses, power, reset of a function\n  \
+                            vdk doctor vfio-user:/run/ioat.sock\n  \
+                            vdk doctor --json | jq '.findings[] | select(.level != \"ok\")'"
+    )]
+    Doctor(DoctorArguments),
+    /// Give PCI functions to vfio-pci, so that vdk can open them, and remember their drivers.
+    #[command(
+        after_help = "The former driver is remembered in /run/vdk/drivers until the machine boots again.\n\
+                            When a step fails, everything is brought back to what it was.\n\n\
+                            Examples:\n  sudo vdk bind 0000:01:00.0\n  \
+                            sudo vdk bind 0000:01:00.0 --group --user $USER   # its whole IOMMU group, for this user\n  \
+                            vdk bind 0000:01:00.0 --dry-run                   # print the commands, change nothing"
+    )]
+    Bind(BindArguments),
+    /// Give PCI functions back to the drivers that had them before `vdk bind`.
+    #[command(after_help = "Where no driver is remembered, the kernel chooses one.\n\n\
+                            Examples:\n  sudo vdk unbind 0000:01:00.0\n  vdk unbind 0000:01:00.0 --dry-run")]
+    Unbind(UnbindArguments),
     /// Copy a file through a DMA engine.
     #[command(
         after_help = "Examples:\n  vdk copy in.img out.img\n  vdk copy in.img out.img --verify --json\n  \
@@ -113,6 +137,54 @@ pub(crate) struct InfoArguments {
     /// The interface of the kernel for a device of this machine: auto, iommufd or type1.
     #[arg(long, value_name = "INTERFACE", default_value = "auto")]
     pub(crate) interface: KernelInterface,
+}
+
+/// What `vdk doctor` is given.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// The device: a PCI address, stub:NAME or vfio-user:PATH; the whole machine when absent.
+    #[arg(value_name = "DEV", value_parser = doctor::parse)]
+    pub(crate) device: Option<Patient>,
+}
+
+/// What `vdk bind` is given.
+#[derive(Debug, Args)]
+pub(crate) struct BindArguments {
+    /// The functions, by PCI address.
+    #[arg(value_name = "BDF", required = true)]
+    pub(crate) functions: Vec<Bdf>,
+
+    /// Take along the members of their IOMMU groups that keep the groups from being opened.
+    #[arg(long)]
+    pub(crate) group: bool,
+
+    /// Take functions that are in use as well: mounted disks, interfaces that are up, the display.
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Give the device nodes to this user, by name or number.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) user: Option<String>,
+
+    /// Print the commands that would be run, and change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// What `vdk unbind` is given.
+#[derive(Debug, Args)]
+pub(crate) struct UnbindArguments {
+    /// The functions, by PCI address.
+    #[arg(value_name = "BDF", required = true)]
+    pub(crate) functions: Vec<Bdf>,
+
+    /// Take functions from programs that have them open; this waits until they let go.
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Print the commands that would be run, and change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 /// What `vdk copy` is given.

@@ -3,9 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod bind;
 mod copy;
 mod demo;
 mod device;
+mod doctor;
 mod info;
 mod list;
 mod names;
@@ -23,6 +25,7 @@ use clap::Parser;
 use log::LevelFilter;
 
 use arguments::{Arguments, Command};
+use doctor::ProblemsFound;
 use signal::Interrupted;
 
 /// Exit code of a command that failed; wrong usage is 2, by clap.
@@ -41,6 +44,8 @@ fn main() -> ExitCode {
             report("interrupted: the device was stopped and no output was written");
             ExitCode::from(INTERRUPTED)
         }
+        // The findings have been printed.
+        Err(error) if error.is::<ProblemsFound>() => ExitCode::from(FAILED),
         Err(error) => {
             report(&format!("error: {error:#}"));
             ExitCode::from(if error.is::<wire::Unreadable>() { UNREADABLE } else { FAILED })
@@ -54,6 +59,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         None | Some(Command::Demo) => demo::run(json),
         Some(Command::List) => list::run(json),
         Some(Command::Info(info)) => info::run(info, json),
+        Some(Command::Doctor(doctor)) => doctor::run(doctor, json),
+        Some(Command::Bind(arguments)) => bind::bind(arguments, json),
+        Some(Command::Unbind(arguments)) => bind::unbind(arguments, json),
         Some(Command::Copy(copy)) => copy::run(copy, json),
         Some(Command::Serve(serve)) => serve::run(serve, json),
         Some(Command::Nvme(nvme)) => nvme::run(nvme, json),

@@ -50,3 +50,39 @@ fn the_info_of_a_device_has_what_its_configuration_space_says() {
     let output = vdk(&["info", "stub:none"]);
     assert_eq!(output.status.code(), Some(1));
 }
+
+#[test]
+fn the_doctor_examines_the_machine_and_devices_and_its_exit_code_tells() {
+    for arguments in
+        [&["doctor", "--json"][..], &["doctor", "stub:edu", "--json"], &["doctor", "fffe:00:00.0", "--json"]]
+    {
+        let output = vdk(arguments);
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON value");
+        let findings = report["findings"].as_array().unwrap();
+        let problems = findings.iter().filter(|finding| finding["level"] == "problem").count();
+        assert_eq!(report["problems"], problems);
+        assert_eq!(output.status.code(), Some(i32::from(problems > 0)), "{report}");
+        for finding in findings {
+            assert!(finding["level"] == "ok" || !finding["fix"].as_str().unwrap().is_empty(), "{finding}");
+        }
+    }
+    assert!(vdk(&["doctor", "stub:edu"]).status.success());
+    assert_eq!(vdk(&["doctor", "nonsense"]).status.code(), Some(2));
+    assert_eq!(vdk(&["doctor", "fffe:00:00.0"]).status.code(), Some(1));
+}
+
+#[test]
+fn bind_and_unbind_name_what_is_not_there_and_want_an_address() {
+    for command in ["bind", "unbind"] {
+        let output = vdk(&[command, "fffe:00:00.0", "--dry-run"]);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(1) && text.contains("there is no PCI function fffe:00:00.0"),
+            "{text}"
+        );
+        assert_eq!(vdk(&[command]).status.code(), Some(2));
+        assert_eq!(vdk(&[command, "1:2:3:4"]).status.code(), Some(2));
+    }
+    let output = vdk(&["bind", "fffe:00:00.0", "--user", "no such user"]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("there is no user \"no such user\""));
+}
