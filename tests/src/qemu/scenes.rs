@@ -29,6 +29,20 @@ check "nvme is bound to vfio-pci" give 0000:00:06.0 vfio-pci
 cases conformance --device 0000:00:06.0 --interface "$interface"
 "#;
 
+const BIND_CASES: &str = r#"
+cases bind --device 0000:00:06.0 --interface "$interface"
+"#;
+
+const BIND_MOUNTED_CASES: &str = r#"
+check "the kernel's driver has the disk" await 300 test -b /dev/nvme0n1
+check "a file system is on it" mkdosfs /dev/nvme0n1
+mkdir -p /mnt
+check "it is mounted" mount -t vfat /dev/nvme0n1 /mnt
+cases bind-mounted --device 0000:00:06.0 --interface "$interface"
+check "it is unmounted" umount /mnt
+cases bind --device 0000:00:06.0 --interface "$interface"
+"#;
+
 /// Every scene, in the order in which they are run.
 pub const SCENES: &[Scene] = &[
     Scene {
@@ -82,6 +96,25 @@ pub const SCENES: &[Scene] = &[
         machine: NVME,
         drives: NVME_DRIVE,
         script: NVME_CASES,
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "bind-iommufd",
+        shows: "vdk bind takes a disk from the kernel's nvme and gives it back",
+        append: IOMMUFD,
+        machine: NVME,
+        drives: NVME_DRIVE,
+        script: BIND_CASES,
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "bind-stock",
+        shows: "vdk bind on Debian's own 6.1 kernel, where it refuses a mounted disk first",
+        kernel: Kernel::Stock,
+        append: TYPE1,
+        machine: NVME,
+        drives: NVME_DRIVE,
+        script: BIND_MOUNTED_CASES,
         ..Scene::EMPTY
     },
 ];

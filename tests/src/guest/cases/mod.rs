@@ -1,5 +1,6 @@
 //! The cases, in one file for each device or subject.
 
+mod bind;
 mod conformance;
 mod edu;
 mod nvme;
@@ -9,7 +10,7 @@ use anyhow::{Context, Result};
 use super::Case;
 
 /// Every table of cases.
-const TABLES: &[&[Case]] = &[conformance::CASES, edu::CASES, nvme::CASES];
+const TABLES: &[&[Case]] = &[bind::CASES, conformance::CASES, edu::CASES, nvme::CASES];
 
 /// Every case.
 pub fn all() -> impl Iterator<Item = &'static Case> {
