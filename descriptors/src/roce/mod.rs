@@ -8,6 +8,7 @@
 //!   leaves that to the caller. Any bytes give a frame or a [`FrameError`].
 //! - [`Frame::build`] writes one into a buffer; [`Headers::build`] leaves the payload to be
 //!   filled in place. What was built parses to what it was built from.
+//! - [`neighbour`]: the questions for an Ethernet address, ARP and neighbour discovery.
 //! - [`Psn`], [`Msn`]: sequence numbers, which wrap and have no order.
 //! - [`PathMtu`], [`RnrTimer`], [`AckTimeout`], [`CreditCode`]: the tables behind the codes.
 //!
@@ -21,6 +22,7 @@ mod frame;
 mod gid;
 pub mod icrc;
 mod limits;
+pub mod neighbour;
 mod network;
 mod number;
 mod opcode;

@@ -1,22 +1,36 @@
 //! What carries Ethernet frames from one port to another.
 //!
-//! A [`Wire`] is one end. [`pair()`] makes two in one process. Layers have a wire inside and
-//! are one themselves, so that they can be put on each other in any order.
+//! A [`Wire`] is one end. [`pair()`] makes two in one process; [`DatagramWire`] and
+//! [`StreamWire`] speak to QEMU's network back-ends. Layers have a wire inside and are one
+//! themselves, so that they can be put on each other in any order: [`Port`] has addresses and
+//! answers who asks for them.
 //!
 //! Frames are whole Ethernet frames without their check sequence. A wire may lose them, as
 //! Ethernet does, and whatever comes out of one was made by somebody else.
 
+mod address;
+mod datagram;
 pub mod pair;
+mod port;
+mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use thiserror::Error;
 
 use super::time::Time;
 
+pub use address::{ParseWireAddressError, WireAddress};
+pub use datagram::DatagramWire;
 pub use pair::{PairWire, pair};
+pub use port::{GidIndexError, GidTable, Port};
+pub use stream::StreamWire;
 
 /// The longest frame a wire must carry, in bytes: a path MTU of 4096 with all headers, and
 /// the full Ethernet MTU of 9000 for what is not RoCE.
@@ -123,4 +137,26 @@ pub enum WireError {
 /// Refuses what no link carries.
 fn check_length(frame: &[u8]) -> Result<(), WireError> {
     if frame.len() > MAX_FRAME { Err(WireError::FrameTooLong { length: frame.len() }) } else { Ok(()) }
+}
+
+/// Sleeps until `wire` can be read, or written if `write` is set, until `wake` can be read, or
+/// until the time is over.
+fn wait_for(
+    wire: BorrowedFd<'_>,
+    write: bool,
+    wake: Option<BorrowedFd<'_>>,
+    timeout: Option<Duration>,
+) -> Result<(), Errno> {
+    // A time beyond what the system can say is for ever.
+    let timeout = timeout.and_then(|timeout| timeout.try_into().ok());
+    let interest = if write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+    let wire = PollFd::from_borrowed_fd(wire, interest);
+    let result = match wake {
+        Some(wake) => poll(&mut [wire, PollFd::from_borrowed_fd(wake, PollFlags::IN)], timeout.as_ref()),
+        None => poll(&mut [wire], timeout.as_ref()),
+    };
+    match result {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno),
+    }
 }

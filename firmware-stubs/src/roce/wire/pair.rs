@@ -4,11 +4,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::io::Errno;
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::super::time::Time;
-use super::{Wire, WireError, check_length};
+use super::{Wire, WireError, check_length, wait_for};
 
 /// Makes a wire and returns its two ends. Each direction has room for `room` bytes of frames,
 /// two bytes more for each of them; what does not fit is lost.
@@ -58,7 +57,7 @@ impl Wire for PairWire {
         if !asleep {
             return Ok(());
         }
-        let result = wait_for(self.incoming.bell.as_fd(), wake, timeout);
+        let result = wait_for(self.incoming.bell.as_fd(), false, wake, timeout);
         self.incoming.lock(|queue| queue.asleep = false);
         self.incoming.quiet();
         result.map_err(|errno| WireError::System {
@@ -79,25 +78,6 @@ impl Drop for PairWire {
             direction.lock(|queue| queue.closed = true);
             direction.ring();
         }
-    }
-}
-
-/// Sleeps until one of the two can be read or the time is over.
-pub(super) fn wait_for(
-    wire: BorrowedFd<'_>,
-    wake: Option<BorrowedFd<'_>>,
-    timeout: Option<Duration>,
-) -> Result<(), Errno> {
-    // A time beyond what the system can say is for ever.
-    let timeout = timeout.and_then(|timeout| timeout.try_into().ok());
-    let wire = PollFd::from_borrowed_fd(wire, PollFlags::IN);
-    let result = match wake {
-        Some(wake) => poll(&mut [wire, PollFd::from_borrowed_fd(wake, PollFlags::IN)], timeout.as_ref()),
-        None => poll(&mut [wire], timeout.as_ref()),
-    };
-    match result {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(errno) => Err(errno),
     }
 }
 
