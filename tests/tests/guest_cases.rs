@@ -21,6 +21,14 @@ fn edu_passes_the_cases_that_its_kind_has() {
 }
 
 #[test]
+fn ioat_passes_the_cases_that_its_kind_has() {
+    let output = vdk_guest(&["conformance", "ioat", "ioat-unmapped", "--device", "stub:ioat"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(lines(&output, "failed "), 0, "{output:?}");
+    assert_eq!(lines(&output, "ok "), vdk_tests::conformance::CHECKS.len() + 7);
+}
+
+#[test]
 fn a_case_on_the_wrong_device_fails_with_a_reason() {
     let output = vdk_guest(&["edu", "--device", "stub:ioat"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");

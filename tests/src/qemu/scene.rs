@@ -77,7 +77,7 @@ impl Scene {
         stubs: &[],
         programs: &[],
         script: "",
-        limit: Duration::from_secs(180),
+        limit: Duration::from_secs(300),
         bench: false,
     };
 }

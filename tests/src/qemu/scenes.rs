@@ -1,6 +1,8 @@
 //! Every scene.
 
-use super::scene::{Drive, Kernel, Scene};
+use std::time::Duration;
+
+use super::scene::{Drive, Kernel, Scene, Stub};
 
 /// QEMU's edu, which is `0000:00:05.0` in the guest.
 const EDU: &[&str] = &["-device", "edu,addr=05.0"];
@@ -13,7 +15,57 @@ const NVME: &[&str] = &[
     "nvme,serial=vdk0,drive=disk,addr=06.0",
 ];
 
-const NVME_DRIVE: &[Drive] = &[Drive { file: "nvme.img", bytes: 64 << 20 }];
+/// The same with blocks of 4096 bytes and with 4 queues.
+const NVME_4K: &[&str] = &[
+    "-drive",
+    "if=none,id=disk,file={folder}/nvme.img,format=raw,cache=unsafe",
+    "-device",
+    "nvme,serial=vdk0,id=controller,max_ioqpairs=4,addr=06.0",
+    "-device",
+    "nvme-ns,drive=disk,bus=controller,logical_block_size=4096,physical_block_size=4096",
+];
+
+/// The same as it is measured.
+const NVME_BENCH: &[&str] = &[
+    "-drive",
+    "if=none,id=disk,file={folder}/nvme.img,format=raw,cache=unsafe,aio=threads",
+    "-device",
+    "nvme,serial=vdk0,id=controller,addr=06.0",
+    "-device",
+    "nvme-ns,drive=disk,bus=controller,logical_block_size=4096,physical_block_size=4096",
+];
+
+/// The same with 512-byte blocks and a drive that serves one command a second.
+const NVME_SLOW: &[&str] = &[
+    "-drive",
+    "if=none,id=disk,file={folder}/nvme.img,format=raw,cache=unsafe,throttling.iops-total=1",
+    "-device",
+    "nvme,serial=vdk0,drive=disk,addr=06.0",
+];
+
+/// The same behind a port that it can be taken from; it is `0000:01:00.0` in the guest.
+const NVME_PORT: &[&str] = &[
+    "-drive",
+    "if=none,id=disk,file={folder}/nvme.img,format=raw,cache=unsafe",
+    "-device",
+    "pcie-root-port,id=port,chassis=1,slot=1,addr=04.0",
+    "-device",
+    "nvme,id=nvme0,serial=vdk0,drive=disk,bus=port",
+];
+
+const NVME_DRIVE: &[Drive] = &[Drive { file: "nvme.img", bytes: 32 << 20 }];
+
+/// The device that `vdk serve ioat` emulates, which is `0000:00:07.0` in the guest.
+const IOAT_STUB: &[&str] = &[
+    "-device",
+    r#"{"driver":"vfio-user-pci","addr":"07.0","socket":{"type":"unix","path":"{folder}/ioat.sock"}}"#,
+];
+
+/// The device that `vdk serve edu` emulates, which is `0000:00:05.0` in the guest.
+const EDU_STUB: &[&str] = &[
+    "-device",
+    r#"{"driver":"vfio-user-pci","addr":"05.0","socket":{"type":"unix","path":"{folder}/edu.sock"}}"#,
+];
 
 /// The interface of the kernel; words of this form become the environment of the guest's init.
 const TYPE1: &str = "interface=type1";
@@ -26,7 +78,24 @@ cases conformance edu edu-unmapped edu-lifecycle --device 0000:00:05.0 --interfa
 
 const NVME_CASES: &str = r#"
 check "nvme is bound to vfio-pci" give 0000:00:06.0 vfio-pci
-cases conformance --device 0000:00:06.0 --interface "$interface"
+cases conformance nvme nvme-life --device 0000:00:06.0 --interface "$interface" \
+    --set serial=vdk0 --set bytes=33554432 --set block="$block" --set queues="$queues"
+"#;
+
+const NVME_SLOW_CASES: &str = r#"
+check "nvme is bound to vfio-pci" give 0000:00:06.0 vfio-pci
+cases nvme-slow --device 0000:00:06.0 --interface "$interface"
+"#;
+
+const NVME_UNPLUG_CASES: &str = r#"
+check "nvme is bound to vfio-pci" give 0000:01:00.0 vfio-pci
+cases nvme-unplug --device 0000:01:00.0 --interface "$interface" --set unplug=nvme0
+check "the function is gone" await 100 test ! -e /sys/bus/pci/devices/0000:01:00.0
+"#;
+
+const IOAT_CASES: &str = r#"
+check "ioat is bound to vfio-pci" give 0000:00:07.0 vfio-pci
+cases conformance ioat ioat-unmapped --device 0000:00:07.0 --interface "$interface"
 "#;
 
 const BIND_CASES: &str = r#"
@@ -64,7 +133,7 @@ pub const SCENES: &[Scene] = &[
     Scene {
         name: "nvme-type1",
         shows: "QEMU's nvme by the group and its container",
-        append: TYPE1,
+        append: "interface=type1 block=512 queues=64",
         machine: NVME,
         drives: NVME_DRIVE,
         script: NVME_CASES,
@@ -73,8 +142,8 @@ pub const SCENES: &[Scene] = &[
     Scene {
         name: "nvme-iommufd",
         shows: "QEMU's nvme by the device file and iommufd",
-        append: IOMMUFD,
-        machine: NVME,
+        append: "interface=iommufd block=4096 queues=4",
+        machine: NVME_4K,
         drives: NVME_DRIVE,
         script: NVME_CASES,
         ..Scene::EMPTY
@@ -92,7 +161,7 @@ pub const SCENES: &[Scene] = &[
         name: "stock-nvme",
         shows: "QEMU's nvme under Debian's own 6.1 kernel",
         kernel: Kernel::Stock,
-        append: TYPE1,
+        append: "interface=type1 block=512 queues=64",
         machine: NVME,
         drives: NVME_DRIVE,
         script: NVME_CASES,
@@ -115,6 +184,96 @@ pub const SCENES: &[Scene] = &[
         machine: NVME,
         drives: NVME_DRIVE,
         script: BIND_MOUNTED_CASES,
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "ioat-type1",
+        shows: "our ioat stub by vfio-user, by the group and its container",
+        append: TYPE1,
+        machine: IOAT_STUB,
+        stubs: &[Stub { kind: "ioat", arguments: &[] }],
+        script: IOAT_CASES,
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "ioat-iommufd",
+        shows: "our ioat stub by vfio-user, by the device file and iommufd",
+        append: IOMMUFD,
+        machine: IOAT_STUB,
+        stubs: &[Stub { kind: "ioat", arguments: &[] }],
+        script: IOAT_CASES,
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "edu-stub-type1",
+        shows: "our edu stub by vfio-user, by the group and its container",
+        append: TYPE1,
+        machine: EDU_STUB,
+        stubs: &[Stub { kind: "edu", arguments: &[] }],
+        script: EDU_CASES,
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "ioatdma",
+        shows: "Linux's ioatdma and dmatest judge our ioat stub",
+        machine: IOAT_STUB,
+        stubs: &[Stub { kind: "ioat", arguments: &[] }],
+        script: include_str!("../../qemu/scenes/ioatdma.sh"),
+        limit: Duration::from_secs(600),
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "ioatdma-faults",
+        shows: "Linux's ioatdma recovers when our ioat stub halts",
+        machine: IOAT_STUB,
+        stubs: &[Stub { kind: "ioat", arguments: &["--fault", "halt@100:0x1, drop-completion@200"] }],
+        script: include_str!("../../qemu/scenes/ioatdma-faults.sh"),
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "nvme-slow",
+        shows: "commands that QEMU's nvme does not end in time are given up",
+        append: TYPE1,
+        machine: NVME_SLOW,
+        drives: NVME_DRIVE,
+        script: NVME_SLOW_CASES,
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "unplug-type1",
+        shows: "QEMU's nvme is taken away under load, by the group and its container",
+        append: TYPE1,
+        machine: NVME_PORT,
+        drives: NVME_DRIVE,
+        script: NVME_UNPLUG_CASES,
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "unplug-iommufd",
+        shows: "QEMU's nvme is taken away under load, by the device file and iommufd",
+        append: IOMMUFD,
+        machine: NVME_PORT,
+        drives: NVME_DRIVE,
+        script: NVME_UNPLUG_CASES,
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "nvme-linux",
+        shows: "Linux's nvme driver reads what vdk writes, and the other way round",
+        machine: NVME,
+        drives: NVME_DRIVE,
+        script: include_str!("../../qemu/scenes/nvme-linux.sh"),
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "bench-nvme",
+        shows: "vdk nvme bench beside Linux's driver with fio, measured",
+        append: "interface=type1 seconds=4 nvme.poll_queues=1",
+        machine: NVME_BENCH,
+        drives: &[Drive { file: "nvme.img", bytes: 256 << 20 }],
+        programs: &["fio", "--", "/usr/bin/fio"],
+        script: include_str!("../../qemu/scenes/bench-nvme.sh"),
+        bench: true,
         ..Scene::EMPTY
     },
 ];

@@ -3,6 +3,7 @@
 mod bind;
 mod conformance;
 mod edu;
+mod ioat;
 mod nvme;
 
 use anyhow::{Context, Result};
@@ -10,7 +11,7 @@ use anyhow::{Context, Result};
 use super::Case;
 
 /// Every table of cases.
-const TABLES: &[&[Case]] = &[bind::CASES, conformance::CASES, edu::CASES, nvme::CASES];
+const TABLES: &[&[Case]] = &[bind::CASES, conformance::CASES, edu::CASES, ioat::CASES, nvme::CASES];
 
 /// Every case.
 pub fn all() -> impl Iterator<Item = &'static Case> {
