@@ -81,6 +81,12 @@ pub trait DmaMapper: Send + Sync {
     /// What the address space accepts now. It changes when functions are attached.
     fn geometry(&self) -> DmaGeometry;
 
+    /// Whether memory with a file ([`SharedMemory::file`]) is reached better than other
+    /// memory, or only that: the devices are in another process.
+    fn prefers_files(&self) -> bool {
+        false
+    }
+
     /// Makes `memory` visible at `iova`, all of it.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use vdk_descriptors::nvme::{
     ADMIN_QUEUE, AsyncEventType, DOORBELLS, ErrorEvent, LogPage, NvmeRegisters, ShutdownStatus, Status,
     SubmissionEntry,
 };
-use vdk_hal::address::BarIndex;
+use vdk_hal::address::{BarIndex, ByteLength};
 use vdk_hal::bar::MappedArea;
 use vdk_hal::interrupt::InterruptKind;
 use vdk_hal::memory::{MemoryError, Pages, SharedMemory};
@@ -261,7 +261,14 @@ impl DeviceModel for Nvme {
         if !self.mapped_doorbells {
             return Ok(Vec::new());
         }
-        let memory = SharedMemory::allocate(self.doorbells.length(), Pages::Base)?;
+        // At the same place in its file as in the BAR, so that a client on a socket can map it.
+        let (start, length) = (ByteLength::new(DOORBELLS), self.doorbells.length());
+        let whole = ByteLength::new(start.as_u64() + length.as_u64());
+        let whole = SharedMemory::allocate(whole, Pages::Base)?;
+        let part = start.to_usize().zip(length.to_usize());
+        let Some(memory) = part.and_then(|(start, length)| whole.slice(start, length).ok()) else {
+            return Ok(Vec::new());
+        };
         self.doorbells.map(memory.clone());
         let area = MappedArea { offset: DOORBELLS, memory, kick: Some(Arc::clone(kick)) };
         Ok(vec![(self.bar, area)])

@@ -233,6 +233,13 @@ impl SharedMemory {
         Arc::ptr_eq(&self.mapping, &other.mapping)
     }
 
+    /// Whether nobody else in this process holds a part of the region: no mapping and no
+    /// clone. It may change at once if somebody else can reach `self`.
+    #[must_use]
+    pub fn has_no_other_holder(&self) -> bool {
+        Arc::strong_count(&self.mapping) == 1
+    }
+
     /// Both parts as one, when `next` begins where `self` ends in the same region.
     #[must_use]
     pub fn joined_with(&self, next: &Self) -> Option<Self> {

@@ -43,6 +43,10 @@ impl AddressSpace {
         self.registry().geometry.clone()
     }
 
+    pub(super) fn prefers_files(&self) -> bool {
+        self.mapper.prefers_files()
+    }
+
     pub(super) fn is_attached(&self) -> bool {
         *self.attached.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -177,6 +177,13 @@ impl Domain {
         self.space.geometry()
     }
 
+    /// Whether memory with a file is reached better than other memory, or only that; see
+    /// [`DmaMapper::prefers_files`].
+    #[must_use]
+    pub fn prefers_files(&self) -> bool {
+        self.space.prefers_files()
+    }
+
     /// What is mapped and what has been done.
     #[must_use]
     pub fn statistics(&self) -> DomainStatistics {

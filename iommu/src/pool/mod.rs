@@ -303,7 +303,8 @@ impl DmaPool {
     #[cold]
     fn add_slab(&mut self) -> Result<(), PoolError> {
         let length = self.options.slab;
-        let SlabMemory { memory, downgrade } = SlabMemory::allocate(length, self.options.pages)?;
+        let SlabMemory { memory, downgrade } =
+            SlabMemory::allocate(length, self.options.pages, self.domain.prefers_files())?;
         let pages = memory.pages();
         let slab = Slab::new(&self.domain, memory, Arc::clone(&self.translation))?;
         if let Some((wanted, reason)) = downgrade {

@@ -49,11 +49,12 @@ pub(super) struct SlabMemory {
 
 impl SlabMemory {
     /// Allocates `length` bytes, touched, on the largest pages at most `best` that divide
-    /// the length and can be had.
-    pub(super) fn allocate(length: ByteLength, best: Pages) -> Result<Self, MemoryError> {
+    /// the length and can be had; with `files` only memory that has a file.
+    pub(super) fn allocate(length: ByteLength, best: Pages, files: bool) -> Result<Self, MemoryError> {
         let mut downgrade = None;
         for pages in [Pages::Huge1G, Pages::Huge2M, Pages::Transparent] {
-            if pages > best || !length.is_aligned_to(pages.size()) {
+            let fits = length.is_aligned_to(pages.size()) && !(files && pages == Pages::Transparent);
+            if pages > best || !fits {
                 continue;
             }
             match populated(length, pages) {
@@ -88,15 +89,17 @@ mod tests {
 
     #[test]
     fn a_slab_is_on_the_best_pages_that_divide_it() {
-        let small = SlabMemory::allocate(ByteLength::new(64 << 10), Pages::Huge1G).unwrap();
+        let small = SlabMemory::allocate(ByteLength::new(64 << 10), Pages::Huge1G, false).unwrap();
         assert_eq!((small.memory.pages(), small.downgrade.is_none()), (Pages::Base, true));
-        let large = SlabMemory::allocate(ByteLength::SIZE_2M, Pages::Huge1G).unwrap();
+        let large = SlabMemory::allocate(ByteLength::SIZE_2M, Pages::Huge1G, false).unwrap();
         match large.memory.pages() {
             Pages::Huge2M => assert!(large.downgrade.is_none()),
             Pages::Transparent => assert_eq!(large.downgrade.unwrap().0, Pages::Huge2M),
             other => panic!("{other}"),
         }
-        let chosen = SlabMemory::allocate(ByteLength::SIZE_2M, Pages::Base).unwrap();
+        let chosen = SlabMemory::allocate(ByteLength::SIZE_2M, Pages::Base, false).unwrap();
         assert_eq!((chosen.memory.pages(), chosen.downgrade.is_none()), (Pages::Base, true));
+        let shown = SlabMemory::allocate(ByteLength::SIZE_2M, Pages::Transparent, true).unwrap();
+        assert!(shown.memory.pages() == Pages::Base && shown.memory.file().is_some());
     }
 }

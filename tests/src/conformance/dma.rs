@@ -28,9 +28,14 @@ pub(super) fn life_of_a_mapping(target: &Target) -> Result<()> {
         ensure_equal("unmapped size", dma.unmap(range)?, range.length())?;
         ensure_error!(dma.unmap(range), UnmapError::NotMapped { .. });
     }
-    // The memory is free again: nobody else holds it.
-    let pinned =
-        memory.try_into_pinned().map_err(|_| anyhow::anyhow!("an ended mapping holds its memory"))?;
+    // The memory is free again: nobody else holds it. What another process has had the file
+    // of stays shared for good, and can be mapped again.
+    ensure!(memory.has_no_other_holder(), "an ended mapping holds its memory");
+    if dma.prefers_files() {
+        dma.map(range.start(), &memory, Permissions::Read)?;
+        return ensure_equal("unmapped size", dma.unmap(range)?, range.length());
+    }
+    let pinned = memory.try_into_pinned().map_err(|_| anyhow::anyhow!("the memory stays shared"))?;
     ensure_equal("size of the memory", pinned.length(), range.length())
 }
 
