@@ -15,7 +15,8 @@ use crate::nvme::NvmeCommand;
     name = "vdk",
     version,
     about = "VFIO Driver Kit: drive PCIe devices from user space",
-    after_help = "DEV is stub:NAME (an emulated device; see `vdk list`) or a PCI address such as 0000:01:00.0.\n\
+    after_help = "DEV is stub:NAME (an emulated device; see `vdk list`), vfio-user:PATH (one that `vdk serve` offers)\n\
+                  or a PCI address such as 0000:01:00.0.\n\
                   Without a command vdk runs the demo.\n\n\
                   Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.\n\n\
                   Examples:\n  vdk demo\n  vdk list --json\n  vdk doctor\n  vdk info stub:ioat\n  vdk copy in.img out.img --verify"
@@ -130,7 +131,7 @@ pub(crate) struct ServeArguments {
 /// What `vdk info` is given.
 #[derive(Debug, Args)]
 pub(crate) struct InfoArguments {
-    /// The device: stub:NAME or a PCI address.
+    /// The device: stub:NAME, vfio-user:PATH or a PCI address.
     #[arg(value_name = "DEV")]
     pub(crate) device: String,
 
@@ -198,7 +199,7 @@ pub(crate) struct CopyArguments {
     #[arg(value_name = "OUT")]
     pub(crate) output: PathBuf,
 
-    /// The device that moves the bytes: stub:NAME or a PCI address.
+    /// The device that moves the bytes: stub:NAME, vfio-user:PATH or a PCI address.
     #[arg(long, value_name = "DEV", default_value = "stub:ioat")]
     pub(crate) device: String,
 

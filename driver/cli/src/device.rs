@@ -1,6 +1,6 @@
 //! The devices that a person can name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -8,15 +8,18 @@ use vdk_driver::hal::address::Bdf;
 use vdk_driver::hal::function::{PciFunction, PciNode};
 use vdk_driver::hal::sysfs::{self, SysfsError, SysfsFunction};
 use vdk_driver::hal::vfio::{KernelInterface, VfioNode, VfioOptions};
+use vdk_driver::hal::vfio_user::VfioUserNode;
 use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
 
 /// What a DEV argument names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Selected {
     /// An emulated device.
     Stub(StubKind),
     /// A PCI function of this machine.
     Pci(Bdf),
+    /// A function that a server offers on a socket.
+    VfioUser(PathBuf),
 }
 
 /// Reads a DEV argument.
@@ -28,14 +31,17 @@ pub(crate) fn select(text: &str) -> Result<Selected> {
             Err(_) => bail!("there is no emulated device {text:?}: choose one of {}", known()),
         };
     }
-    if text.starts_with("vfio-user:") {
-        bail!(
-            "{text}: this version of vdk has no vfio-user client; use an emulated device such as stub:ioat"
-        );
+    if let Some(path) = text.strip_prefix("vfio-user:") {
+        if path.is_empty() {
+            bail!("{text:?} names no socket: write vfio-user:PATH, as in vfio-user:/tmp/ioat.sock");
+        }
+        return Ok(Selected::VfioUser(PathBuf::from(path)));
     }
     match text.parse() {
         Ok(address) => Ok(Selected::Pci(address)),
-        Err(error) => bail!("unknown device {text:?}: write stub:NAME or a PCI address ({error})"),
+        Err(error) => {
+            bail!("unknown device {text:?}: write stub:NAME, vfio-user:PATH or a PCI address ({error})")
+        }
     }
 }
 
@@ -50,6 +56,7 @@ pub(crate) fn node(text: &str, interface: KernelInterface) -> Result<Arc<dyn Pci
     match select(text)? {
         Selected::Stub(kind) => Ok(stub(kind, StubOptions::default())?),
         Selected::Pci(address) => Ok(pci(address, interface)),
+        Selected::VfioUser(path) => Ok(Arc::new(VfioUserNode::new(path))),
     }
 }
 
@@ -95,7 +102,8 @@ mod tests {
         assert_eq!(select("0000:01:00.0").unwrap(), Selected::Pci("0000:01:00.0".parse().unwrap()));
         let error = select("stub:nvme").unwrap_err().to_string();
         assert!(error.contains("stub:edu, stub:ioat"), "{error}");
-        for bad in ["", "ioat", "vfio-user:/run/x", "1:2:3:4"] {
+        assert_eq!(select("vfio-user:/run/x").unwrap(), Selected::VfioUser("/run/x".into()));
+        for bad in ["", "ioat", "vfio-user:", "1:2:3:4"] {
             assert!(select(bad).is_err(), "{bad}");
         }
     }

@@ -30,8 +30,8 @@ impl Half {
         let source_layout = Scatter::new(size, segments, false);
         let destination_layout = Scatter::new(size, segments, true);
         Ok(Self {
-            source: domain.map(pages(size)?.share())?,
-            destination: domain.map(pages(size)?.share())?,
+            source: domain.map(pages(size, domain.prefers_files())?.share())?,
+            destination: domain.map(pages(size, domain.prefers_files())?.share())?,
             source_layout,
             destination_layout,
             size,
@@ -93,10 +93,11 @@ impl Half {
     }
 }
 
-/// Large pages where the half is large.
-fn pages(size: usize) -> Result<PinnedMemory> {
+/// Large pages where the half is large; those have no `file` to show to another process.
+fn pages(size: usize, file: bool) -> Result<PinnedMemory> {
     let length = ByteLength::from_usize(size);
-    let pages = if length >= ByteLength::SIZE_2M { Pages::Transparent } else { Pages::Base };
+    let large = length >= ByteLength::SIZE_2M && !file;
+    let pages = if large { Pages::Transparent } else { Pages::Base };
     Ok(PinnedMemory::allocate(length, pages)?)
 }
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use serde::Serialize;
 use vdk_driver::hal::function::PciNode;
+use vdk_driver::hal::vfio_user::VfioUserNode;
 use vdk_driver::ioat::CompletionMode;
 use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
 
@@ -61,6 +62,12 @@ pub(crate) fn run(arguments: &CopyArguments, json: bool) -> Result<()> {
         }
         Selected::Stub(other) => {
             bail!("stub:{other} has no engine that copies memory to memory: use stub:ioat")
+        }
+        Selected::VfioUser(path) => {
+            if arguments.fault.is_some() {
+                bail!("--fault is for the side that emulates the device: give it to `vdk serve`");
+            }
+            (Arc::new(VfioUserNode::new(path)) as Arc<dyn PciNode>, None)
         }
         Selected::Pci(address) => {
             if arguments.fault.is_some() {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use vdk_driver::hal::function::OpenError;
 use vdk_driver::hal::sysfs::SysfsFunction;
 use vdk_driver::hal::vfio::KernelInterface;
+use vdk_driver::hal::vfio_user::VfioUserNode;
 
 use crate::arguments::InfoArguments;
 use crate::device::{self, Selected};
@@ -23,6 +24,7 @@ pub(crate) fn run(arguments: &InfoArguments, json: bool) -> Result<()> {
             let function = device::open(&*node)?;
             Report::of_open(&*function)?
         }
+        Selected::VfioUser(path) => Report::of_open(&*device::open(&VfioUserNode::new(path))?)?,
         Selected::Pci(address) => {
             let function = device::find_pci(address)?;
             of_pci(&function, arguments.interface).with_context(|| format!("cannot examine {address}"))?

@@ -1,0 +1,99 @@
+//! `vdk serve` and a device behind its socket, as two processes.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// A server, ended when it is dropped.
+struct Server {
+    child: Child,
+    path: PathBuf,
+}
+
+impl Server {
+    fn start(stub: &str, extra: &[&str]) -> Self {
+        let path = std::env::temp_dir().join(format!("vdk-cli-{stub}-{}.sock", std::process::id()));
+        let mut child = Command::new(env!("CARGO_BIN_EXE_vdk"))
+            .args(["serve", stub, "--json", "--socket"])
+            .arg(&path)
+            .args(extra)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("vdk runs");
+        // It says when clients can connect.
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains('{'), "{line}");
+        Self { child, path }
+    }
+
+    fn device(&self) -> String {
+        format!("vfio-user:{}", self.path.display())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn vdk(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vdk")).args(arguments).output().expect("vdk runs")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_file_is_copied_by_a_device_in_another_process() {
+    let server = Server::start("ioat", &[]);
+    let folder = std::env::temp_dir().join(format!("vdk-cli-served-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (input, output) = (folder.join("in"), folder.join("out"));
+    let bytes: Vec<u8> = (0..=250).cycle().take(9_000_001).collect();
+    std::fs::write(&input, &bytes).unwrap();
+    for wait in ["poll", "interrupt", "adaptive"] {
+        let run = vdk(&[
+            "copy",
+            text(&input),
+            text(&output),
+            "--device",
+            &server.device(),
+            "--verify",
+            "--wait",
+            wait,
+            "--json",
+        ]);
+        assert!(run.status.success(), "{wait}: {run:?}");
+        assert!(std::fs::read(&output).unwrap() == bytes, "{wait}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_served_device_is_described_like_any_other() {
+    let server = Server::start("edu", &["--trapped"]);
+    let run = vdk(&["info", &server.device(), "--json"]);
+    assert!(run.status.success(), "{run:?}");
+    let report: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(report["ids"], "1234:11e8");
+    assert_eq!(report["bars"][0]["size"], 1 << 20);
+}
+
+#[test]
+fn what_is_wrong_with_a_socket_is_said_with_the_way_to_mend_it() {
+    let run = vdk(&["info", "vfio-user:/nowhere/at-all.sock"]);
+    let error = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(1));
+    assert!(error.contains("there is no such socket") && error.contains("vdk serve"), "{error}");
+    let server = Server::start("nvme", &[]);
+    let again = vdk(&["serve", "edu", "--socket", text(&server.path)]);
+    let error = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(error.contains("in use by another server"), "{error}");
+    let missing = vdk(&["serve", "toaster", "--socket", "/tmp/x.sock"]);
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("toaster"));
+}
