@@ -75,6 +75,9 @@ pub enum FaultTrigger {
 pub struct Probability(u32);
 
 impl Probability {
+    /// Never.
+    pub const NEVER: Self = Self(0);
+
     /// A probability of `parts` in a million; `None` above one million.
     #[must_use]
     pub const fn from_parts_per_million(parts: u32) -> Option<Self> {

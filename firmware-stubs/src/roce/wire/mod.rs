@@ -3,18 +3,22 @@
 //! A [`Wire`] is one end. [`pair()`] makes two in one process; [`DatagramWire`] and
 //! [`StreamWire`] speak to QEMU's network back-ends. Layers have a wire inside and are one
 //! themselves, so that they can be put on each other in any order: [`Port`] has addresses and
-//! answers who asks for them.
+//! answers who asks for them, [`Tap`] writes a capture, [`Tracer`] a log, and [`FaultyWire`]
+//! lets frames go wrong.
 //!
 //! Frames are whole Ethernet frames without their check sequence. A wire may lose them, as
 //! Ethernet does, and whatever comes out of one was made by somebody else.
 
 mod address;
 mod datagram;
+pub mod faults;
 pub mod pair;
 mod port;
 mod stream;
+mod tap;
 #[cfg(test)]
 mod tests;
+mod tracer;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -28,9 +32,12 @@ use super::time::Time;
 
 pub use address::{ParseWireAddressError, WireAddress};
 pub use datagram::DatagramWire;
+pub use faults::{FaultyWire, WireFaults};
 pub use pair::{PairWire, pair};
 pub use port::{GidIndexError, GidTable, Port};
 pub use stream::StreamWire;
+pub use tap::Tap;
+pub use tracer::{Described, Tracer};
 
 /// The longest frame a wire must carry, in bytes: a path MTU of 4096 with all headers, and
 /// the full Ethernet MTU of 9000 for what is not RoCE.
