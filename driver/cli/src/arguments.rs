@@ -119,6 +119,10 @@ pub(crate) struct ServeArguments {
     #[arg(long)]
     pub(crate) trapped: bool,
 
+    /// A file that keeps the blocks of a namespace of an nvme; may be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) disk: Vec<PathBuf>,
+
     /// How the device misbehaves, such as drop-completion@3 or vanish@100.
     #[arg(long, value_name = "PLAN")]
     pub(crate) fault: Option<String>,

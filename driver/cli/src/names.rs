@@ -10,9 +10,11 @@ pub(crate) fn vendor(identity: &PciIdentity) -> Option<&'static str> {
 
 /// The name of the device.
 pub(crate) fn device(identity: &PciIdentity) -> Option<&'static str> {
-    // QEMU's educational device is not in the repository.
-    if (identity.vendor, identity.device) == (0x1234, 0x11e8) {
-        return Some("QEMU educational device");
+    // QEMU's educational device and our emulated controller are not in the repository.
+    match (identity.vendor, identity.device) {
+        (0x1234, 0x11e8) => return Some("QEMU educational device"),
+        (0x1234, 0x4e56) => return Some("vdk emulated NVMe controller"),
+        _ => {}
     }
     Device::from_vid_pid(identity.vendor, identity.device).map(Device::name)
 }

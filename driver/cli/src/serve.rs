@@ -1,12 +1,13 @@
 //! `vdk serve`: an emulated device on a vfio-user socket.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
 use vdk_driver::iommu::soft::SoftIommu;
 use vdk_firmware_stubs::serve::{Server, ServerOptions, iommu_options};
-use vdk_firmware_stubs::{StubKind, StubOptions};
+use vdk_firmware_stubs::{NamespaceOptions, StubKind, StubOptions};
 
 use crate::arguments::ServeArguments;
 use crate::device;
@@ -33,6 +34,12 @@ pub(crate) fn run(arguments: &ServeArguments, json: bool) -> Result<()> {
     };
     if let Some(plan) = &arguments.fault {
         options.fault_plan = plan.parse().map_err(|error| anyhow!("--fault {plan}: {error}"))?;
+    }
+    if !arguments.disk.is_empty() {
+        ensure!(kind == StubKind::Nvme, "stub:{kind} has no disk: only stub:nvme takes --disk");
+        let whole =
+            |file: &PathBuf| NamespaceOptions { bytes: 0, file: Some(file.clone()), ..Default::default() };
+        options.namespaces = arguments.disk.iter().map(whole).collect();
     }
     let node = device::stub(kind, options)?;
     let options = ServerOptions { mapped_doorbells: !arguments.trapped };

@@ -187,10 +187,14 @@ impl Nvme {
         self.admin.events.raise(AsyncEventType::ERROR, event.0, LogPage::ERROR_INFORMATION);
     }
 
-    /// Looks at one doorbell that nobody should have written.
+    /// Looks at one doorbell that nothing else looks at while there is no work: the heads,
+    /// and those that nobody should have written.
     #[inline]
     pub(super) fn patrol(&mut self, surroundings: &mut Surroundings<'_>) {
         let index = self.doorbells.next_on_patrol();
+        if !index.is_tail() {
+            self.poll_head(index.queue(), surroundings);
+        }
         self.check_doorbell(index, surroundings);
     }
 

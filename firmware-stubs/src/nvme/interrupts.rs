@@ -6,27 +6,31 @@ use super::bus::Nvme;
 use crate::shell::Surroundings;
 
 impl Nvme {
-    /// Tells the host of what was posted since the last time.
-    pub(super) fn signal(&mut self, surroundings: &Surroundings<'_>) {
-        let kind = surroundings.interrupts().enabled();
-        let mask = self.registers.mask;
+    /// Tells the host of what was posted since the last time. Without a lock when no queue
+    /// that has something wants interrupts.
+    pub(super) fn signal(&mut self, surroundings: &mut Surroundings<'_>) {
+        let mut wanted = false;
         for queue in self.queues.completions() {
-            if !queue.fresh {
-                continue;
-            }
-            let masked = queue.vector < 32 && mask >> queue.vector & 1 != 0;
-            match kind {
-                // Kept until the mask is cleared.
-                Some(InterruptKind::Msi) if masked => continue,
-                Some(InterruptKind::Msi | InterruptKind::Msix) if queue.interrupts => {
-                    surroundings.interrupts().message(queue.vector);
-                }
-                _ => {}
-            }
-            queue.fresh = false;
+            queue.fresh &= queue.interrupts;
+            wanted |= queue.fresh;
         }
+        if !wanted {
+            return;
+        }
+        let kind = surroundings.interrupts().enabled();
         if !matches!(kind, Some(InterruptKind::Msi | InterruptKind::Msix)) {
-            self.update_line(surroundings);
+            self.queues.completions().for_each(|queue| queue.fresh = false);
+            self.serve_line(surroundings);
+            return;
+        }
+        let mask = self.registers.mask;
+        for queue in self.queues.completions().filter(|queue| queue.fresh) {
+            let masked = queue.vector < 32 && mask >> queue.vector & 1 != 0;
+            // Kept until the mask is cleared, which MSI-X does not have.
+            if !masked || kind == Some(InterruptKind::Msix) {
+                surroundings.interrupts().message(queue.vector);
+                queue.fresh = false;
+            }
         }
     }
 

@@ -100,7 +100,8 @@ fn capabilities(options: &StubOptions) -> ControllerCapabilities {
     let mut capabilities = ControllerCapabilities::default();
     capabilities.set_max_queue_entries(u16::try_from(options.queue_entries - 1).unwrap_or(u16::MAX));
     capabilities.set_contiguous_queues_required(true);
-    capabilities.set_timeout_units(4);
+    // Ten seconds: the device thread may have to wait for a processor.
+    capabilities.set_timeout_units(20);
     capabilities.set_doorbell_stride_exponent(STRIDE_EXPONENT);
     capabilities.set_nvm_command_set(true);
     capabilities.set_page_exponent_max(4);

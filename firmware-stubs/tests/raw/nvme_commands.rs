@@ -10,7 +10,7 @@ const BUFFER: u64 = 0x800_0000;
 #[test]
 fn a_controller_is_enabled_and_says_what_it_is() {
     let mut host = Host::small();
-    assert_eq!(host.bench.read::<u64>(CAP), 0x0040_0025_0401_03ff);
+    assert_eq!(host.bench.read::<u64>(CAP), 0x0040_0025_1401_03ff);
     assert_eq!(host.bench.read::<u32>(CAP + 4), 0x0040_0025);
     assert_eq!(host.bench.read::<u32>(VS), 0x0001_0400);
     let memory = host.bench.map(BUFFER, 4096, Permissions::ReadWrite);

@@ -88,7 +88,7 @@ pub fn run(scene: &Scene, provision: &Provision, folder: &Path) -> Result<Outcom
         let child = Command::new(provision.binaries.join("vdk"))
             .args(["serve", stub.kind, "--socket"])
             .arg(&socket)
-            .args(stub.arguments)
+            .args(stub.arguments.iter().map(|argument| in_folder(argument, folder)))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -107,7 +107,7 @@ pub fn run(scene: &Scene, provision: &Provision, folder: &Path) -> Result<Outcom
     let mut command = Command::new(&provision.emulator);
     let shared = if scene.stubs.is_empty() { &[][..] } else { SHARED };
     for argument in MACHINE.iter().chain(shared).chain(scene.machine) {
-        command.arg(argument.replace("{folder}", &folder.to_string_lossy()));
+        command.arg(in_folder(argument, folder));
     }
     command.arg("-kernel").arg(&provision.kernel).arg("-initrd").arg(&initramfs);
     command.args(["-append", &format!("{APPEND} {}", scene.append)]);
@@ -126,6 +126,11 @@ pub fn run(scene: &Scene, provision: &Provision, folder: &Path) -> Result<Outcom
     // It powers off by itself; one that does not has said all the same what it had to say.
     let _ = until(Duration::from_secs(10), || qemu.0.try_wait().is_ok_and(|ended| ended.is_some()));
     Ok(outcome)
+}
+
+/// An argument with the folder of the run in it.
+fn in_folder(argument: &str, folder: &Path) -> String {
+    argument.replace("{folder}", &folder.to_string_lossy())
 }
 
 /// A process that is ended when nobody waits for it any more.

@@ -51,9 +51,9 @@ pub struct Drive {
 /// An emulated device behind a socket.
 #[derive(Clone, Copy)]
 pub struct Stub {
-    /// Which: `edu`, `ioat`.
+    /// Which: `edu`, `ioat`, `nvme`.
     pub kind: &'static str,
-    /// Further arguments of `vdk serve`.
+    /// Further arguments of `vdk serve`, with `{folder}` as in those of QEMU.
     pub arguments: &'static [&'static str],
 }
 

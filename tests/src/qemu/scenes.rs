@@ -67,6 +67,15 @@ const EDU_STUB: &[&str] = &[
     r#"{"driver":"vfio-user-pci","addr":"05.0","socket":{"type":"unix","path":"{folder}/edu.sock"}}"#,
 ];
 
+/// The device that `vdk serve nvme` emulates, which is `0000:00:08.0` in the guest; its blocks
+/// are in a file of the host.
+const NVME_STUB: &[&str] = &[
+    "-device",
+    r#"{"driver":"vfio-user-pci","addr":"08.0","socket":{"type":"unix","path":"{folder}/nvme.sock"}}"#,
+];
+
+const NVME_STUB_DRIVE: &[Drive] = &[Drive { file: "stub.img", bytes: 64 << 20 }];
+
 /// The interface of the kernel; words of this form become the environment of the guest's init.
 const TYPE1: &str = "interface=type1";
 const IOMMUFD: &str = "interface=iommufd";
@@ -111,6 +120,9 @@ cases bind-mounted --device 0000:00:06.0 --interface "$interface"
 check "it is unmounted" umount /mnt
 cases bind --device 0000:00:06.0 --interface "$interface"
 "#;
+
+/// Commands are counted over all queues, those of the probe included.
+const NVME_FAULTS: &str = "drop-completion@120, fail@250:0x281, halt@400:1, delay-completion@600:100ms";
 
 /// Every scene, in the order in which they are run.
 pub const SCENES: &[Scene] = &[
@@ -276,6 +288,28 @@ pub const SCENES: &[Scene] = &[
         bench: true,
         ..Scene::EMPTY
     },
+    Scene {
+        name: "nvme-stub",
+        shows: "Linux's nvme judges our nvme stub",
+        machine: NVME_STUB,
+        drives: NVME_STUB_DRIVE,
+        stubs: &[Stub { kind: "nvme", arguments: &["--disk", "{folder}/stub.img"] }],
+        programs: &["fio", "--", "/usr/bin/fio"],
+        script: include_str!("../../qemu/scenes/nvme-stub.sh"),
+        limit: Duration::from_secs(300),
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "nvme-stub-faults",
+        shows: "Linux's nvme recovers when our nvme stub loses completions, fails and halts",
+        append: "nvme_core.io_timeout=3 nvme_core.admin_timeout=3",
+        machine: NVME_STUB,
+        drives: NVME_STUB_DRIVE,
+        stubs: &[Stub { kind: "nvme", arguments: &["--disk", "{folder}/stub.img", "--fault", NVME_FAULTS] }],
+        script: include_str!("../../qemu/scenes/nvme-stub-faults.sh"),
+        limit: Duration::from_secs(300),
+        ..Scene::EMPTY
+    },
 ];
 
 #[cfg(test)]
@@ -294,7 +328,10 @@ mod tests {
                 "{}",
                 scene.name
             );
-            let given = |file: &str| scene.machine.iter().any(|argument| argument.contains(file));
+            let given = |file: &str| {
+                let stubs = scene.stubs.iter().flat_map(|stub| stub.arguments);
+                scene.machine.iter().chain(stubs).any(|argument| argument.contains(file))
+            };
             assert!(scene.drives.iter().all(|drive| given(drive.file)), "{}", scene.name);
             assert!(scene.stubs.iter().all(|stub| given(&stub.socket())), "{}", scene.name);
         }
