@@ -77,7 +77,8 @@ pub struct ControllerOptions {
     /// Whether to enable an MSI-X vector for each queue.
     pub interrupts: bool,
     /// Whether to use shadow doorbells where the controller has them. They spare writes to
-    /// registers, which are slow where the controller is emulated.
+    /// registers, but the controller has to look at memory instead. Off at first: commands
+    /// are handed over in batches, so that few writes are left to be spared.
     pub shadow_doorbells: bool,
     /// The longest transfer of one command, beside MDTS. It decides how much memory for page
     /// lists each command has.
@@ -91,7 +92,7 @@ impl Default for ControllerOptions {
         Self {
             queues: 4,
             interrupts: true,
-            shadow_doorbells: true,
+            shadow_doorbells: false,
             max_transfer: ByteLength::new(1 << 20),
             admin_limit: Duration::from_secs(10),
         }
@@ -166,7 +167,7 @@ impl Controller {
     ///
     /// [`AdminError`].
     pub fn identify(&self) -> Result<Box<IdentifyController>, AdminError> {
-        bring_up::identify_controller(&mut self.device.lock_admin())
+        self.identify_with(Cns::CONTROLLER, 0)
     }
 
     /// The numbers of the active namespaces, ascending. A controller of revision 1.0 has no

@@ -299,3 +299,40 @@ fn out_of_range(namespace: &Namespace, lba: u64, blocks: u64) -> RejectReason {
 fn check_writable(namespace: &Namespace) -> Result<(), RejectReason> {
     if namespace.is_read_only() { Err(RejectReason::ReadOnly { namespace: namespace.id() }) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vdk_descriptors::nvme::IdentifyNamespace;
+    use zerocopy::FromZeros;
+
+    fn namespace(blocks: u64, read_only: bool) -> Namespace {
+        let mut identify = IdentifyNamespace::new_zeroed();
+        identify.size = blocks;
+        identify.lba_formats[0].block_exponent = 9;
+        identify.attributes = u8::from(read_only);
+        Namespace::new(1, &identify).unwrap()
+    }
+
+    #[test]
+    fn ranges_are_inside_the_namespace_or_refused_with_the_fix() {
+        let hundred = namespace(100, false);
+        for (lba, blocks) in [(0, 1), (0, 100), (99, 1)] {
+            assert_eq!(check_range(&hundred, lba, blocks), Ok(()));
+        }
+        for (lba, blocks) in [(0, 101), (99, 2), (100, 1), (u64::MAX, 1), (1, u64::MAX)] {
+            let refused = check_range(&hundred, lba, blocks);
+            assert!(matches!(refused, Err(RejectReason::Range { size: 100, .. })), "{lba} {blocks}");
+        }
+        assert!(matches!(check_range(&hundred, 0, 0), Err(RejectReason::PartialBlock { length: 0, .. })));
+        let error = check_range(&namespace(0, false), 0, 1).unwrap_err();
+        assert_eq!(error, RejectReason::NoBlocks { namespace: 1 });
+        assert!(error.to_string().contains("create or format it first"), "{error}");
+    }
+
+    #[test]
+    fn a_write_protected_namespace_is_only_read() {
+        assert_eq!(check_writable(&namespace(1, false)), Ok(()));
+        assert_eq!(check_writable(&namespace(1, true)), Err(RejectReason::ReadOnly { namespace: 1 }));
+    }
+}
