@@ -56,9 +56,9 @@ pub(crate) struct Target {
     #[arg(long, value_name = "INTERFACE", default_value = "auto")]
     pub(crate) interface: KernelInterface,
 
-    /// Use a register for each doorbell even where the controller has shadows in memory.
+    /// Use shadow doorbells in memory where the controller has them.
     #[arg(long)]
-    pub(crate) no_shadow_doorbells: bool,
+    pub(crate) shadow_doorbells: bool,
 }
 
 /// Which namespace of which controller.

@@ -36,6 +36,9 @@ pub(super) fn run(arguments: &ReadArguments, json: bool) -> Result<()> {
     }
     let controller = super::start(target, "vdk nvme read", 1, CHUNK)?;
     let namespace = super::namespace(&controller, &arguments.target)?;
+    if namespace.blocks() == 0 {
+        bail!("namespace {} has 0 blocks: create or format it first", namespace.id());
+    }
     let left = namespace.blocks().saturating_sub(arguments.lba);
     let blocks = arguments.blocks.unwrap_or(left);
     if blocks == 0 || blocks > left {

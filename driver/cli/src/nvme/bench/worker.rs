@@ -20,6 +20,8 @@ use crate::signal::StopRequest;
 const SLICE: Duration = Duration::from_millis(100);
 /// How many looks that find nothing lie between two readings of the clock.
 const LOOKS: u32 = 4096;
+/// After how many looks that find nothing a smaller batch is handed over.
+const PATIENCE: u32 = 256;
 /// How long a command may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -108,15 +110,27 @@ impl Worker {
         }
         self.pair.commit()?;
         let depth = self.pair.depth();
-        let (mut looks, mut now) = (0u32, 0);
+        // The rest keeps the controller busy while so many come together for one doorbell.
+        let batch = if self.mode == CompletionMode::Poll { (depth / 4).max(1) } else { 1 };
+        let (mut looks, mut now, mut held) = (0u32, 0, 0);
         while now < end {
-            if self.take(depth)? > 0 {
+            let taken = self.take(depth)?;
+            if taken > 0 {
                 // One reading of the clock for what came together.
                 now = elapsed();
                 self.turn(now)?;
+                held += taken;
+                if held >= batch {
+                    self.pair.commit()?;
+                    (held, looks) = (0, 0);
+                }
                 continue;
             }
             looks += 1;
+            if held > 0 && looks >= PATIENCE {
+                self.pair.commit()?;
+                held = 0;
+            }
             if self.mode != CompletionMode::Poll {
                 match self.pair.wait(self.mode, SLICE) {
                     Ok(()) | Err(WaitError::TimedOut(_)) => {}
@@ -174,7 +188,7 @@ impl Worker {
             self.latencies.saturating_record(now.saturating_sub(done.started));
             self.submit(done.buffer, now)?;
         }
-        Ok(self.pair.commit()?)
+        Ok(())
     }
 
     #[inline]
