@@ -1,0 +1,6 @@
+//! The NVMe driver on the emulated controller.
+
+mod blocks;
+mod faults;
+mod harness;
+mod life;
