@@ -8,4 +8,5 @@
 pub mod conformance;
 pub mod guest;
 pub mod qemu;
+pub mod roce;
 pub mod sources;

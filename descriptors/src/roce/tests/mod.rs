@@ -1,3 +1,5 @@
 //! Frames of Linux, of hardware and of another implementation, read and rebuilt.
 
+mod captures;
+mod round_trip;
 mod vectors;
