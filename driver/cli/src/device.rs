@@ -100,7 +100,7 @@ mod tests {
     fn a_device_is_a_stub_or_an_address() {
         assert_eq!(select("stub:ioat").unwrap(), Selected::Stub(StubKind::Ioat));
         assert_eq!(select("0000:01:00.0").unwrap(), Selected::Pci("0000:01:00.0".parse().unwrap()));
-        let error = select("stub:nvme").unwrap_err().to_string();
+        let error = select("stub:none").unwrap_err().to_string();
         assert!(error.contains("stub:edu, stub:ioat"), "{error}");
         assert_eq!(select("vfio-user:/run/x").unwrap(), Selected::VfioUser("/run/x".into()));
         for bad in ["", "ioat", "vfio-user:", "1:2:3:4"] {

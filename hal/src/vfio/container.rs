@@ -184,3 +184,6 @@ fn parse_ranges(capability: &[u8]) -> Option<Vec<(u64, u64)>> {
 const WITHOUT_CAPABILITY: (u64, u64) = (0x10000, (1 << 39) - 1);
 /// How often the size of an answer may change under us.
 const ATTEMPTS: usize = 4;
+
+#[cfg(test)]
+mod tests;

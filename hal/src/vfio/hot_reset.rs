@@ -151,3 +151,6 @@ const NOT_OWNED: u32 = u32::MAX;
 const MOST_AFFECTED: usize = 1 << 16;
 /// How often functions may appear under us.
 const ATTEMPTS: usize = 4;
+
+#[cfg(test)]
+mod tests;

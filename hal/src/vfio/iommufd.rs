@@ -158,3 +158,6 @@ const RANGE: usize = size_of::<abi::iommu_iova_range>();
 const MOST_RANGES: usize = 1 << 16;
 /// How often the number of ranges may change under us.
 const ATTEMPTS: usize = 4;
+
+#[cfg(test)]
+mod tests;

@@ -317,3 +317,6 @@ fn failed(kind: InterruptKind, unreached: Unreached) -> InterruptError {
 const KINDS: [InterruptKind; 3] = [InterruptKind::Intx, InterruptKind::Msi, InterruptKind::Msix];
 const HEADER: usize = offset_of!(abi::vfio_irq_set, data);
 const DESCRIPTOR: usize = 4;
+
+#[cfg(test)]
+mod tests;

@@ -43,6 +43,8 @@ mod irq;
 mod kernel;
 mod memlock;
 mod message;
+#[cfg(test)]
+mod mock;
 mod node;
 mod node_file;
 mod options;

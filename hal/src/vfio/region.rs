@@ -196,3 +196,6 @@ const ATTEMPTS: usize = 4;
 /// The ROM register decodes 16 MiB at most.
 const MOST_ROM: u64 = 16 << 20;
 const ROM_PIECE: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests;

@@ -372,3 +372,6 @@ impl Drop for Space {
 fn nothing() -> DmaGeometry {
     DmaGeometry { ranges: Vec::new(), page_sizes: page_size().as_u64(), mappings_available: None }
 }
+
+#[cfg(test)]
+mod tests;

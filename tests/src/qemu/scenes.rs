@@ -53,6 +53,22 @@ const NVME_PORT: &[&str] = &[
     "nvme,id=nvme0,serial=vdk0,drive=disk,bus=port",
 ];
 
+/// Both, with room for 1 GiB of mappings, and an edu behind a port, `0000:01:00.0`.
+const VFIO: &[&str] = &[
+    "-m",
+    "3G",
+    "-device",
+    "edu,addr=05.0",
+    "-drive",
+    "if=none,id=disk,file={folder}/nvme.img,format=raw,cache=unsafe",
+    "-device",
+    "nvme,serial=vdk0,drive=disk,addr=06.0",
+    "-device",
+    "pcie-root-port,id=port,chassis=1,slot=1,addr=04.0",
+    "-device",
+    "edu,id=edu0,bus=port",
+];
+
 const NVME_DRIVE: &[Drive] = &[Drive { file: "nvme.img", bytes: 32 << 20 }];
 
 /// The device that `vdk serve ioat` emulates, which is `0000:00:07.0` in the guest.
@@ -89,6 +105,16 @@ const NVME_CASES: &str = r#"
 check "nvme is bound to vfio-pci" give 0000:00:06.0 vfio-pci
 cases conformance nvme nvme-life --device 0000:00:06.0 --interface "$interface" \
     --set serial=vdk0 --set bytes=33554432 --set block="$block" --set queues="$queues"
+"#;
+
+const VFIO_CASES: &str = r#"
+for function in 0000:00:05.0 0000:00:06.0 0000:01:00.0; do
+    check "$function is bound to vfio-pci" give $function vfio-pci
+done
+cases vfio-open vfio-regions vfio-busy vfio-kill vfio-unbind vfio-power vfio-share vfio-leave vfio-user vfio-map \
+    --device 0000:00:05.0 --interface "$interface" --set other=0000:00:06.0 --set mebibytes=1024
+cases vfio-open vfio-regions vfio-power vfio-leave --device 0000:00:06.0 --interface "$interface"
+cases conformance vfio-unplug --device 0000:01:00.0 --interface "$interface" --set id=edu0
 "#;
 
 const NVME_SLOW_CASES: &str = r#"
@@ -140,6 +166,26 @@ pub const SCENES: &[Scene] = &[
         append: IOMMUFD,
         machine: EDU,
         script: EDU_CASES,
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "vfio-type1",
+        shows: "two processes, a plain user, unbinding, unplugging, sharing; by the group",
+        append: "interface=type1 hugepages=520",
+        machine: VFIO,
+        drives: NVME_DRIVE,
+        script: VFIO_CASES,
+        limit: Duration::from_secs(420),
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "vfio-iommufd",
+        shows: "two processes, a plain user, unbinding, unplugging, sharing; by iommufd",
+        append: "interface=iommufd hugepages=520",
+        machine: VFIO,
+        drives: NVME_DRIVE,
+        script: VFIO_CASES,
+        limit: Duration::from_secs(420),
         ..Scene::EMPTY
     },
     Scene {

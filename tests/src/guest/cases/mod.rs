@@ -5,13 +5,25 @@ mod conformance;
 mod edu;
 mod ioat;
 mod nvme;
+mod vfio;
+mod vfio_dma;
+mod vfio_process;
 
 use anyhow::{Context, Result};
 
 use super::Case;
 
 /// Every table of cases.
-const TABLES: &[&[Case]] = &[bind::CASES, conformance::CASES, edu::CASES, ioat::CASES, nvme::CASES];
+const TABLES: &[&[Case]] = &[
+    bind::CASES,
+    conformance::CASES,
+    edu::CASES,
+    ioat::CASES,
+    nvme::CASES,
+    vfio::CASES,
+    vfio_dma::CASES,
+    vfio_process::CASES,
+];
 
 /// Every case.
 pub fn all() -> impl Iterator<Item = &'static Case> {
