@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, Error, Result};
 use serde::Serialize;
-use vdk_driver::hal::machine::{Binder, Machine, Outcome, SystemControl, Transfer, TransferError};
+use vdk_driver::hal::machine::{Binder, Machine, Outcome, SystemControl, Transfer, TransferError, Usage};
 
 use crate::arguments::{BindArguments, UnbindArguments};
 use crate::output;
@@ -50,8 +50,11 @@ fn explain(error: TransferError) -> Error {
             let words: Vec<String> = std::env::args().map(|word| quoted(&word)).collect();
             format!(": run it as root: sudo {}", words.join(" "))
         }
+        TransferError::InUse { usage } if usage.iter().any(|(_, usage)| *usage == Usage::Bridge) => {
+            return error.into();
+        }
         TransferError::InUse { .. } | TransferError::Open { .. } => {
-            ", or add --force, which takes it from them as it is".to_owned()
+            ". Nothing was changed; --force does it all the same".to_owned()
         }
         _ => return error.into(),
     };
@@ -139,6 +142,15 @@ mod tests {
     fn one_who_may_not_is_told_the_command_for_root() {
         let error = explain(TransferError::NotPermitted { path: "/sys/x".into() }).to_string();
         assert!(error.starts_with("this user may not write /sys/x: run it as root: sudo "), "{error}");
+        let usage =
+            |usage| explain(TransferError::InUse { usage: vec![("0000:01:00.0".parse().unwrap(), usage)] });
+        let mounted =
+            usage(Usage::Mounted { device: "nvme0n1".to_owned(), at: "/srv".to_owned() }).to_string();
+        assert_eq!(
+            mounted,
+            "refused: 0000:01:00.0: nvme0n1 is mounted at /srv (umount /srv). Nothing was changed; --force does it all the same"
+        );
+        assert!(!usage(Usage::Bridge).to_string().contains("--force"));
         assert_eq!((quoted("a:b"), quoted("it's")), ("a:b".to_owned(), "'it'\\''s'".to_owned()));
     }
 }

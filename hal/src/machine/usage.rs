@@ -69,6 +69,8 @@ pub enum Usage {
     },
     /// Virtual functions of it exist, which go with its driver.
     VirtualFunctions {
+        /// The function itself.
+        address: Bdf,
         /// How many.
         count: u32,
     },
@@ -98,7 +100,9 @@ impl Usage {
             Self::InterfaceUp { interface } => format!("ip link set {interface} down"),
             Self::InterfaceMember { interface, .. } => format!("ip link set {interface} nomaster"),
             Self::Input { .. } => "attach it to another controller".to_owned(),
-            Self::VirtualFunctions { .. } => "echo 0 > its sriov_numvfs".to_owned(),
+            Self::VirtualFunctions { address, .. } => {
+                format!("echo 0 > /sys/bus/pci/devices/{address}/sriov_numvfs")
+            }
         }
     }
 }
@@ -118,7 +122,7 @@ impl fmt::Display for Usage {
                 write!(f, "network interface {interface} belongs to {of}")
             }
             Self::Input { name } => write!(f, "input device {name:?} is attached to it"),
-            Self::VirtualFunctions { count } => write!(f, "{count} virtual functions of it exist"),
+            Self::VirtualFunctions { count, .. } => write!(f, "{count} virtual functions of it exist"),
         }
     }
 }
@@ -153,14 +157,17 @@ impl Machine {
             }
         }
         for (name, path) in self.class_members("input", address) {
-            // Each device is there again as one or more of its event files.
-            if name.starts_with("input") {
+            // Each device is there again as its event files; the plugs of a sound card have
+            // switches only.
+            let has =
+                |kind: &str| text(&path.join("capabilities").join(kind)).is_some_and(|bits| bits != "0");
+            if name.starts_with("input") && (has("key") || has("rel")) {
                 found.push(Usage::Input { name: text(&path.join("name")).unwrap_or(name) });
             }
         }
         let count = text(&folder.join("sriov_numvfs")).and_then(|count| count.parse().ok()).unwrap_or(0);
         if count > 0 {
-            found.push(Usage::VirtualFunctions { count });
+            found.push(Usage::VirtualFunctions { address, count });
         }
         found
     }

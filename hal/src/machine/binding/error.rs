@@ -27,7 +27,7 @@ pub enum TransferError {
         /// The function.
         address: Bdf,
     },
-    /// Somebody uses a function.
+    /// Somebody uses a function. Nothing was changed.
     #[error("{}", in_use(.usage))]
     InUse {
         /// Each use, with the function.
@@ -119,7 +119,7 @@ pub enum Fault {
 
 fn in_use(usage: &[(Bdf, Usage)]) -> String {
     let lines = usage.iter().map(|(address, one)| format!("{address}: {one} ({})", one.fix()));
-    format!("in use: {}; nothing was changed", lines.collect::<Vec<_>>().join("; "))
+    format!("refused: {}", lines.collect::<Vec<_>>().join("; "))
 }
 
 fn undone(left: &[Fault]) -> String {

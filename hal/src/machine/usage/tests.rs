@@ -78,6 +78,9 @@ fn interfaces_displays_keyboards_and_virtual_functions_are_uses() {
     fake.link(&format!("{folder}/net/eth1/master"), "/sys/class/net/br0");
     fake.file(&format!("{folder}/boot_vga"), "1\n");
     fake.file(&format!("{folder}/usb1/input/input4/name"), "AT keyboard\n");
+    fake.file(&format!("{folder}/usb1/input/input4/capabilities/key"), "fffe\n");
+    fake.file(&format!("{folder}/sound/input5/capabilities/key"), "0\n");
+    fake.link("/sys/class/input/input5", &format!("{folder}/sound/input5"));
     fake.link("/sys/class/input/input4", &format!("{folder}/usb1/input/input4"));
     fake.file(&format!("{folder}/sriov_numvfs"), "2\n");
     assert_eq!(
@@ -90,4 +93,6 @@ fn interfaces_displays_keyboards_and_virtual_functions_are_uses() {
             "2 virtual functions of it exist",
         ]
     );
+    let fix = fake.machine().usage(&fake.read(ONE)).last().unwrap().fix();
+    assert_eq!(fix, format!("echo 0 > /sys/bus/pci/devices/{ONE}/sriov_numvfs"));
 }
