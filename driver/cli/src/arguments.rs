@@ -8,6 +8,7 @@ use vdk_driver::hal::vfio::KernelInterface;
 
 use crate::doctor::{self, Patient};
 use crate::nvme::NvmeCommand;
+use crate::roce::RoceCommand;
 
 /// Drive PCIe devices from user space.
 #[derive(Debug, Parser)]
@@ -90,6 +91,9 @@ pub(crate) enum Command {
                       Examples:\n  vdk wire trace.pcap\n  vdk wire trace.pcapng --summary\n  \
                       vdk wire trace.pcap --json | jq '.records[] | select(.marks)'")]
     Wire(WireArguments),
+    /// Run queue pairs over a wire, against vdk or the tools of Linux.
+    #[command(subcommand)]
+    Roce(RoceCommand),
 }
 
 /// What `vdk wire` is given.

@@ -13,6 +13,7 @@ mod list;
 mod names;
 mod nvme;
 mod output;
+mod roce;
 mod serve;
 mod signal;
 mod wire;
@@ -66,6 +67,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(Command::Serve(serve)) => serve::run(serve, json),
         Some(Command::Nvme(nvme)) => nvme::run(nvme, json),
         Some(Command::Wire(wire)) => wire::run(wire, json),
+        Some(Command::Roce(roce)) => roce::run(roce, json),
     }
 }
 

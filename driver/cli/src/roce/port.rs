@@ -1,0 +1,145 @@
+//! A port: an endpoint on a wire, with a clock and the addresses of its neighbours.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use vdk_driver::descriptors::roce::Gid;
+use vdk_firmware_stubs::roce::time::Time;
+use vdk_firmware_stubs::roce::wire::{self, MAX_FRAME, Wire, WireAddress};
+use vdk_firmware_stubs::roce::{Endpoint, Station};
+
+use super::arguments::LinkArguments;
+use crate::signal::{Interrupted, StopRequest};
+
+/// An endpoint on a wire.
+pub(super) struct Port {
+    pub(super) endpoint: Endpoint,
+    wire: wire::Port<Box<dyn Wire>>,
+    name: WireAddress,
+    own: Station,
+    start: Instant,
+    buffer: Vec<u8>,
+    stop: StopRequest,
+}
+
+/// How many frames go each way before the other things have their turn.
+const BURST: usize = 64;
+/// How long the wire may sleep while a neighbour is looked for.
+const NAP: Duration = Duration::from_millis(10);
+/// How many queue pairs there may be.
+const QUEUE_PAIRS: usize = 16;
+
+impl Port {
+    /// Opens the wire.
+    pub(super) fn open(link: &LinkArguments, stop: StopRequest) -> Result<Self> {
+        let ethernet = link.ethernet();
+        let open = link.wire.open().map_err(|error| match &error {
+            wire::WireError::System { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
+                anyhow!(error).context("the own end of the wire is taken by another program")
+            }
+            _ => anyhow!(error),
+        })?;
+        let wire = wire::Port::new(open, ethernet, &[link.address]);
+        let gids = wire.gids();
+        let gid = gids.gid(link.gid_index).with_context(|| {
+            let all = gids.all().iter().enumerate().map(|(index, gid)| format!("{index} is {gid}"));
+            format!("choose another --gid-index: {}", all.collect::<Vec<_>>().join(", "))
+        })?;
+        let stations = gids.all().iter().map(|gid| Station { ethernet, address: gid.address() }).collect();
+        Ok(Self {
+            endpoint: Endpoint::new(stations, QUEUE_PAIRS),
+            wire,
+            name: link.wire.clone(),
+            own: Station { ethernet, address: gid.address() },
+            start: Instant::now(),
+            buffer: vec![0; MAX_FRAME],
+            stop,
+        })
+    }
+
+    /// The address of this end.
+    pub(super) fn own(&self) -> Station {
+        self.own
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO.after(self.start.elapsed())
+    }
+
+    /// Moves frames both ways and lets timers expire. Tells whether anything moved.
+    pub(super) fn poll(&mut self) -> Result<bool> {
+        if self.stop.is_set() {
+            return Err(Interrupted.into());
+        }
+        let mut moved = false;
+        for _ in 0..BURST {
+            let now = self.now();
+            let Some(length) = self.wire.receive(now, &mut self.buffer)? else { break };
+            moved = true;
+            self.endpoint.receive(now, self.buffer.get(..length).unwrap_or_default());
+        }
+        let now = self.now();
+        self.endpoint.tick(now);
+        for _ in 0..BURST {
+            let Some(length) = self.endpoint.transmit(now, &mut self.buffer) else { break };
+            moved = true;
+            self.wire.send(now, self.buffer.get(..length).unwrap_or_default())?;
+        }
+        Ok(moved)
+    }
+
+    /// Sleeps until a frame may have come, a timer expires, or `most` is over.
+    pub(super) fn wait(&mut self, most: Duration) -> Result<()> {
+        let now = self.now();
+        let next = [self.endpoint.deadline(), self.wire.deadline()].into_iter().flatten().min();
+        let until = next.map_or(most, |deadline| deadline.since(now).min(most));
+        if !until.is_zero() {
+            self.wire.wait(None, Some(until))?;
+        }
+        Ok(())
+    }
+
+    /// Whoever has `gid`.
+    pub(super) fn peer(&mut self, gid: Gid, patience: Duration) -> Result<Station> {
+        let address = gid.address();
+        let begun = Instant::now();
+        while begun.elapsed() < patience {
+            let now = self.now();
+            if let Some(ethernet) = self.wire.resolve(now, address)? {
+                return Ok(Station { ethernet, address });
+            }
+            if !self.poll()? {
+                self.wait(NAP)?;
+            }
+        }
+        bail!(
+            "nobody at {} said to have {address} within {} s: is the other end of the wire up, and is that \
+             the address of its RoCE port?",
+            self.name,
+            patience.as_secs()
+        )
+    }
+
+    /// Polls until `done` gives something, for `patience` without anything at all.
+    pub(super) fn until<T>(
+        &mut self,
+        patience: Duration,
+        what: &str,
+        mut done: impl FnMut(&mut Endpoint) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let mut last = Instant::now();
+        loop {
+            if let Some(value) = done(&mut self.endpoint)? {
+                return Ok(value);
+            }
+            if self.poll()? {
+                last = Instant::now();
+            } else {
+                self.wait(Duration::from_millis(10))?;
+            }
+            if last.elapsed() > patience {
+                bail!("waited {} s for {what}: does the other end still run?", patience.as_secs());
+            }
+        }
+    }
+}
