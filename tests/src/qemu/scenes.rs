@@ -48,9 +48,9 @@ const NVME_PORT: &[&str] = &[
     "-drive",
     "if=none,id=disk,file={folder}/nvme.img,format=raw,cache=unsafe",
     "-device",
-    "pcie-root-port,id=port,chassis=1,slot=1,addr=04.0",
+    "pcie-root-port,id=rp1,chassis=1,slot=1,addr=04.0",
     "-device",
-    "nvme,id=nvme0,serial=vdk0,drive=disk,bus=port",
+    "nvme,id=nvme0,serial=vdk0,drive=disk,bus=rp1",
 ];
 
 /// Both, with room for 1 GiB of mappings, and an edu behind a port, `0000:01:00.0`.
@@ -64,9 +64,9 @@ const VFIO: &[&str] = &[
     "-device",
     "nvme,serial=vdk0,drive=disk,addr=06.0",
     "-device",
-    "pcie-root-port,id=port,chassis=1,slot=1,addr=04.0",
+    "pcie-root-port,id=rp1,chassis=1,slot=1,addr=04.0",
     "-device",
-    "edu,id=edu0,bus=port",
+    "edu,id=edu0,bus=rp1",
 ];
 
 const NVME_DRIVE: &[Drive] = &[Drive { file: "nvme.img", bytes: 32 << 20 }];
