@@ -26,7 +26,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "vfio-busy", shows: "the second process is told who has the device", run: busy },
     Case { name: "vfio-kill", shows: "a killed driver leaves a device that is quiet and usable", run: kill },
     Case { name: "vfio-unbind", shows: "a release request is answered", run: unbind },
-    Case { name: "vfio-unplug", shows: "a device that is unplugged under DMA is let go", run: unplug },
+    Case { name: "vfio-unplug", shows: "a device that is unplugged while it is open is let go", run: unplug },
     Case { name: "vfio-power", shows: "a function sleeps and wakes", run: power },
     Case { name: "vfio-user", shows: "a plain user is told what is missing", run: plain_user },
 ];
@@ -252,7 +252,8 @@ fn bind(guest: &Guest) -> Result<()> {
     std::fs::write("/sys/bus/pci/drivers_probe", guest.device()).context("bind again")
 }
 
-/// The host unplugs the device, named by the setting `id`, while it moves bytes.
+/// The host unplugs the device, named by the setting `id`, while it is open and may master
+/// the bus.
 fn unplug(guest: &Guest) -> Result<()> {
     let id = guest.setting("id")?;
     let function = open_function(guest)?;
