@@ -38,7 +38,8 @@ impl Provision {
                 (folder.join("vmlinuz"), Some(folder.join("modules")))
             }
         };
-        let device: &[&str] = if scene.stubs.is_empty() { &[] } else { &["vfio-user-pci"] };
+        let recent = scene.recent || !scene.stubs.is_empty();
+        let device: &[&str] = if recent { &["vfio-user-pci"] } else { &[] };
         let emulator = script("emulator", device)?;
         let busybox = busybox()?;
         let programs = match scene.programs {

@@ -20,6 +20,8 @@ pub struct Scene {
     pub drives: &'static [Drive],
     /// Emulated devices, each served by a process of its own.
     pub stubs: &'static [Stub],
+    /// Whether it needs QEMU 10.1 or newer though it has no [`stubs`](Self::stubs).
+    pub recent: bool,
     /// Programs of Debian packages that it needs, as `tests/qemu/programs` wants them.
     pub programs: &'static [&'static str],
     /// What it does, for busybox's shell, after `tests/qemu/init`.
@@ -75,6 +77,7 @@ impl Scene {
         machine: &[],
         drives: &[],
         stubs: &[],
+        recent: false,
         programs: &[],
         script: "",
         limit: Duration::from_secs(300),
