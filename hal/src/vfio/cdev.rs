@@ -88,3 +88,6 @@ fn taken(node: &Path, token: Option<VfToken>, function: &SysfsFunction, error: E
         (None, None) => Refusal::call("the device bound to iommufd", error),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -144,3 +144,6 @@ impl PciNode for VfioNode {
         Ok(self.open_function()?)
     }
 }
+
+#[cfg(test)]
+mod tests;
