@@ -98,6 +98,11 @@ impl Session {
             // It was not reset, so that it goes on as it was; interrupts are off, which the
             // driver has to be ready for anyway.
             let _ = write_command(&self.config, before);
+            // The kernel has said that it can, so that this means a link that did not come back.
+            if error == Unreached::Failed(Errno::NOTTY) && !alone {
+                let error = std::io::ErrorKind::TimedOut;
+                return Err(ResetError::System { function: function(), kind, error });
+            }
             return Err(refused(error));
         }
         self.settle(kind)
