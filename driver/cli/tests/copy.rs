@@ -137,14 +137,14 @@ fn an_existing_output_stays_until_the_new_one_is_whole() {
 fn wrong_devices_are_refused_with_the_choice() {
     let folder = Folder::new("devices");
     let (input, output) = (folder.input(10), folder.path("out"));
-    let error = error_of(&copy(&input, &output, &["--device", "stub:nvme"]));
-    assert!(error.contains("stub:edu, stub:ioat"), "{error}");
+    let error = error_of(&copy(&input, &output, &["--device", "stub:mlx5"]));
+    assert!(error.contains("stub:edu, stub:ioat, stub:nvme"), "{error}");
     let error = error_of(&copy(&input, &output, &["--device", "stub:edu"]));
     assert!(error.contains("use stub:ioat"), "{error}");
     let error = error_of(&copy(&input, &output, &["--device", "fffe:fe:1e.7"]));
     assert!(error.contains("vdk list"), "{error}");
     let error = error_of(&copy(&input, &output, &["--device", "nonsense"]));
-    assert!(error.contains("write stub:NAME or a PCI address"), "{error}");
+    assert!(error.contains("write stub:NAME, vfio-user:PATH or a PCI address"), "{error}");
     let usage = copy(&input, &output, &["--chunk", "0"]);
     assert_eq!(usage.status.code(), Some(2), "{usage:?}");
     assert_eq!(folder.names(), ["in"]);
