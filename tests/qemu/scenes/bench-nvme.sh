@@ -6,13 +6,13 @@ figure() { echo "figure: $*" >&3; echo "$*"; }
 settled() { [ -b $disk ]; }
 
 # Prints operations a second and processor nanoseconds an operation.
-linux() { # pattern block depth polled
+linux() { # pattern block depth [--hipri]
     # Fields 8 and 7 of the terse line are read operations and KiB a second, 88 and 89 the
     # shares of a processor in user and system mode, of the run time in field 9, in ms.
-    fio --name=bench --filename=$disk --direct=1 --ioengine=io_uring --hipri="$4" --rw="$1" --bs="$2" \
-        --iodepth="$3" --runtime="$seconds" --time_based --output-format=terse --terse-version=3 |
+    fio --name=bench --filename=$disk --direct=1 --ioengine=io_uring --rw="$1" --bs="$2" \
+        ${4:+"$4"} --iodepth="$3" --runtime="$seconds" --time_based --output-format=terse --terse-version=3 |
         awk -F';' '{ sub("%", "", $88); sub("%", "", $89); iops = $8
-            printf "%d %d\n", iops, iops > 0 ? ($88 + $89) / 100 * 1e9 / iops : 0 }'
+            printf "%d %d\n", iops, (iops ? ($88 + $89) / 100 * 1e9 / iops : 0) }'
 }
 ours() { # pattern block depth wait
     vdk nvme bench $device --interface "$interface" --pattern "$1" --block-size "$2" --depth "$3" --wait "$4" \
@@ -34,11 +34,11 @@ for round in $(seq 1 "${rounds:-1}"); do
         give $device nvme
         await 100 settled
         read -r reference ns <<EOF
-$(linux "$rw" "$bs" "$depth" 0)
+$(linux "$rw" "$bs" "$depth")
 EOF
         row "$size $pattern, depth $depth: Linux, io_uring" "$reference" "$ns" "$reference"
         read -r iops ns <<EOF
-$(linux "$rw" "$bs" "$depth" 1)
+$(linux "$rw" "$bs" "$depth" --hipri)
 EOF
         row "$size $pattern, depth $depth: Linux, io_uring polled" "$iops" "$ns" "$reference"
         give $device vfio-pci
