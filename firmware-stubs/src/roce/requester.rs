@@ -225,7 +225,9 @@ impl Requester {
         room: &mut Room<'_>,
         counters: &mut Counters,
     ) -> Sending {
-        if self.not_ready_until.is_some() || self.stuck.is_some() {
+        // What stands before a request that is stuck may have to be sent again.
+        let stuck = self.stuck.is_some_and(|(slot, _)| slot <= self.cursor.slot);
+        if self.not_ready_until.is_some() || stuck {
             return Sending::Nothing;
         }
         let fresh = self.cursor.slot == self.begun;

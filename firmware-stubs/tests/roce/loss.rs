@@ -340,3 +340,22 @@ fn a_key_that_dies_during_a_read_ends_it_with_a_remote_access_error() {
     assert_eq!(lab.refusals(End::Server), [0x62]);
     assert_eq!((lab.client.state(), lab.server.state()), (State::Error, State::Error));
 }
+
+#[test]
+fn what_was_lost_before_a_bad_request_is_sent_again_and_completes_first() {
+    let mut lab = Lab::new(settings());
+    let (entry, remote) = (lab.client.entry(0, 600), lab.server.remote(0));
+    lab.client.post(1, Operation::Write(remote), &[entry]);
+    let mut bad = lab.client.entry(0, 100);
+    bad.key ^= 0x100;
+    lab.client.post(2, Operation::Send, &[bad]);
+    lab.client.post(3, Operation::Write(remote), &[entry]);
+    let mut count = 0;
+    lab.run(|_, _| {
+        count += 1;
+        count > 3
+    });
+    let expected = [(1, None), (2, Some(Status::LocalProtection)), (3, Some(Status::Flushed))];
+    assert_eq!(statuses(&lab.client.sends_done()), expected);
+    assert_eq!((lab.client.state(), lab.server.state()), (State::Error, State::ReadyToSend));
+}
