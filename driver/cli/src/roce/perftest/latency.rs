@@ -117,7 +117,9 @@ fn requests(bench: &mut Bench) -> Result<Vec<Duration>> {
 }
 
 fn summarise(bytes: u32, samples: &[Duration], ways: f64) -> Report {
-    let mut sorted: Vec<f64> = samples.iter().map(|sample| sample.as_secs_f64() * 1e6 / ways).collect();
+    // CAST: a latency in nanoseconds needs no more than 53 bits.
+    let microseconds = |sample: &Duration| sample.as_nanos() as f64 / 1e3;
+    let mut sorted: Vec<f64> = samples.iter().map(|sample| microseconds(sample) / ways).collect();
     sorted.sort_by(f64::total_cmp);
     // CAST: a count of samples in an average needs no more than 53 bits.
     let count = sorted.len().max(1) as f64;
