@@ -41,13 +41,13 @@ fn main() -> ExitCode {
     initialise_log(arguments.verbose);
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<Interrupted>() => {
-            report("interrupted: the device was stopped and no output was written");
-            ExitCode::from(INTERRUPTED)
-        }
         // The findings have been printed.
         Err(error) if error.is::<ProblemsFound>() => ExitCode::from(FAILED),
         Err(error) => {
+            if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
+                report(&interrupted.to_string());
+                return ExitCode::from(INTERRUPTED);
+            }
             report(&format!("error: {error:#}"));
             ExitCode::from(if error.is::<wire::Unreadable>() { UNREADABLE } else { FAILED })
         }

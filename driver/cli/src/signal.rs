@@ -31,7 +31,7 @@ impl StopRequest {
     }
 }
 
-/// The user asked to stop.
+/// The user asked to stop. Says how things are left.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("interrupted")]
-pub(crate) struct Interrupted;
+#[error("interrupted: {0}")]
+pub(crate) struct Interrupted(pub(crate) &'static str);

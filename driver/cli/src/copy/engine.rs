@@ -85,7 +85,7 @@ impl Engine {
         let mut half = half;
         loop {
             if stop.is_set() {
-                return Err(Interrupted.into());
+                return Err(Interrupted(LEFT).into());
             }
             half.describe(&mut self.source, &mut self.destination)?;
             let needed = refine(&self.source, &self.destination, self.ioat.facts().transfer_cap)?.count();
@@ -137,7 +137,7 @@ impl Engine {
     pub(super) fn complete(&mut self, stop: &StopRequest) -> Result<Half> {
         loop {
             if stop.is_set() {
-                return Err(Interrupted.into());
+                return Err(Interrupted(LEFT).into());
             }
             if let Some(completion) = self.ended.pop_front() {
                 if completion.result.is_ok() {
@@ -157,7 +157,7 @@ impl Engine {
         let deadline = Deadline::after(&clock, self.settings.deadline);
         loop {
             if stop.is_set() {
-                return Err(Interrupted.into());
+                return Err(Interrupted(LEFT).into());
             }
             let slice = SLICE.min(deadline.remaining(&clock));
             let waited = self.channel.wait(self.settings.mode, slice);
@@ -233,3 +233,6 @@ impl Engine {
         Ok(statistics)
     }
 }
+
+/// What an interruption leaves.
+const LEFT: &str = "the device was stopped and no output was written";

@@ -96,7 +96,7 @@ impl Stream {
                 return Ok(end.memory);
             }
             if self.stop.is_set() {
-                return Err(Interrupted.into());
+                return Err(Interrupted(LEFT).into());
             }
             match self.queue.wait(SLICE) {
                 Ok(()) | Err(BlockError::TimedOut(_)) => {}
@@ -139,7 +139,7 @@ impl Stream {
                 && let Some(buffer) = self.buffer()
             {
                 if self.stop.is_set() {
-                    return Err(Interrupted.into());
+                    return Err(Interrupted(LEFT).into());
                 }
                 let count = per_chunk.min(end - next);
                 self.submit(BlockOperation::Read, next, count, Some(buffer))?;
@@ -155,3 +155,6 @@ impl Stream {
         Ok(())
     }
 }
+
+/// What an interruption leaves.
+const LEFT: &str = "the device was stopped; blocks that were moved before stay moved";

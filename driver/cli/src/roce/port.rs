@@ -69,7 +69,7 @@ impl Port {
     /// Moves frames both ways and lets timers expire. Tells whether anything moved.
     pub(super) fn poll(&mut self) -> Result<bool> {
         if self.stop.is_set() {
-            return Err(Interrupted.into());
+            return Err(Interrupted("the queue pair was closed").into());
         }
         let mut moved = false;
         for _ in 0..BURST {
