@@ -31,7 +31,8 @@ pub struct ChannelOptions {
     pub depth: u32,
     /// How many descriptors the table holds at least, up to 65536; it is the next power of
     /// two above `depth` if that is more. `None`: what `depth` needs, and 16384 (1 MiB) when
-    /// the engine is software, which [makes it faster](self).
+    /// the engine is software of this process: it is faster when its processor's cache no
+    /// longer holds a slot by the time that the slot is used again.
     pub slots: Option<u32>,
     /// After how many descriptors, counted in whole operations, the engine writes a
     /// completion word; it also does at the end of each batch. Smaller reports progress
