@@ -21,3 +21,4 @@ pub mod edu;
 pub mod ioat;
 pub mod kit;
 pub mod nvme;
+pub mod rejected;

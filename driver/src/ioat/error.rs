@@ -263,31 +263,7 @@ pub enum OperationError {
 }
 
 /// An operation that was not posted, with its owner. Nothing has changed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Rejected<T> {
-    /// What was to ride along.
-    pub owner: T,
-    /// Why.
-    pub reason: RejectReason,
-}
-
-impl<T> fmt::Debug for Rejected<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rejected").field("reason", &self.reason).finish_non_exhaustive()
-    }
-}
-
-impl<T> fmt::Display for Rejected<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.reason.fmt(f)
-    }
-}
-
-impl<T> std::error::Error for Rejected<T> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.reason.source()
-    }
-}
+pub type Rejected<T> = crate::rejected::Rejected<T, RejectReason>;
 
 /// Why an operation was not posted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
