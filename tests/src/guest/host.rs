@@ -50,8 +50,10 @@ impl Host {
     /// Asks the host to do something, and waits for its answer.
     ///
     /// The host knows: `device_del ID` and `device_add JSON` (QEMU's monitor; the answer comes
-    /// when the monitor has taken the command, not when the guest has noticed), and `sha256
-    /// DRIVE`, the checksum of a backing file.
+    /// when the monitor has taken the command, not when the guest has noticed); `sha256
+    /// DRIVE`, the checksum of a backing file; `start PROGRAM ARGUMENT...`, which runs one of
+    /// our programs on the host, `listening`, which waits until it takes TCP connections, and
+    /// `wait SECONDS`, which gives its output when it has ended well (`crate::qemu::peer`).
     ///
     /// # Errors
     ///

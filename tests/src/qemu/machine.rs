@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::initramfs::Initramfs;
 use super::monitor::Monitor;
+use super::peer::{Link, Peers};
 use super::provision::Provision;
 use super::scene::Scene;
 
@@ -106,8 +107,9 @@ pub fn run(scene: &Scene, provision: &Provision, folder: &Path) -> Result<Outcom
     let host = UnixListener::bind(folder.join("host.sock"))?;
     let mut command = Command::new(&provision.emulator);
     let shared = if scene.stubs.is_empty() { &[][..] } else { SHARED };
+    let link = Link::new(folder)?;
     for argument in MACHINE.iter().chain(shared).chain(scene.machine) {
-        command.arg(in_folder(argument, folder));
+        command.arg(link.fill(&in_folder(argument, folder)));
     }
     command.arg("-kernel").arg(&provision.kernel).arg("-initrd").arg(&initramfs);
     command.args(["-append", &format!("{APPEND} {}", scene.append)]);
@@ -120,21 +122,26 @@ pub fn run(scene: &Scene, provision: &Provision, folder: &Path) -> Result<Outcom
     let connection = accept(&host, &mut qemu.0)?;
     let monitor = Monitor::new(accept(&monitor, &mut qemu.0)?)?;
     let deadline = Instant::now() + scene.limit;
-    let outcome =
-        Conversation { monitor, output: connection.try_clone()?, folder, outcome: Outcome::default() }
-            .hold(&lines(connection), deadline)?;
+    let outcome = Conversation {
+        monitor,
+        output: connection.try_clone()?,
+        folder,
+        peers: Peers::new(&provision.binaries, folder, link),
+        outcome: Outcome::default(),
+    }
+    .hold(&lines(connection), deadline)?;
     // It powers off by itself; one that does not has said all the same what it had to say.
     let _ = until(Duration::from_secs(10), || qemu.0.try_wait().is_ok_and(|ended| ended.is_some()));
     Ok(outcome)
 }
 
 /// An argument with the folder of the run in it.
-fn in_folder(argument: &str, folder: &Path) -> String {
+pub(super) fn in_folder(argument: &str, folder: &Path) -> String {
     argument.replace("{folder}", &folder.to_string_lossy())
 }
 
 /// A process that is ended when nobody waits for it any more.
-struct Ended(Child);
+pub(super) struct Ended(pub(super) Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
@@ -145,7 +152,7 @@ impl Drop for Ended {
 }
 
 /// Waits until `done` holds.
-fn until(within: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
+pub(super) fn until(within: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
     let deadline = Instant::now() + within;
     while !done() {
         ensure!(Instant::now() < deadline, "nothing came of it within {within:?}");
@@ -188,6 +195,7 @@ struct Conversation<'a> {
     monitor: Monitor,
     output: UnixStream,
     folder: &'a Path,
+    peers: Peers<'a>,
     outcome: Outcome,
 }
 
@@ -241,6 +249,12 @@ impl Conversation<'_> {
                 let text = String::from_utf8_lossy(&output.stdout).into_owned();
                 let sum = text.split_whitespace().next().context("sha256sum printed nothing")?;
                 Ok(sum.to_owned())
+            }
+            "start" => self.peers.start(object).map(|()| String::new()),
+            "listening" => self.peers.listening().map(|port| port.to_string()),
+            "wait" => {
+                let seconds = object.parse().context("its argument is no number of seconds")?;
+                self.peers.wait(Duration::from_secs(seconds))
             }
             _ => bail!("the host does not know {verb:?}"),
         }

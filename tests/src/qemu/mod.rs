@@ -10,7 +10,9 @@
 mod initramfs;
 mod machine;
 mod monitor;
+mod peer;
 mod provision;
+mod roce;
 mod scene;
 mod scenes;
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::roce;
 use super::scene::{Drive, Kernel, Scene, Stub};
 
 /// QEMU's edu, which is `0000:00:05.0` in the guest.
@@ -367,6 +368,7 @@ pub const SCENES: &[Scene] = &[
         limit: Duration::from_secs(300),
         ..Scene::EMPTY
     },
+    roce::PINGPONG,
 ];
 
 #[cfg(test)]

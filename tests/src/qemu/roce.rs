@@ -1,0 +1,53 @@
+//! Scenes with Linux's `rdma_rxe` at one end of a wire and vdk at the other.
+
+use std::time::Duration;
+
+use super::scene::Scene;
+
+/// A port on the wire, `eth0` in the guest, with room for a path MTU of 4096, and one that
+/// carries TCP between the guest and the host, `eth1`.
+const NETWORK: &[&str] = &[
+    "-netdev",
+    "stream,id=wire,server=on,addr.type=unix,addr.path={wire}",
+    "-device",
+    "virtio-net-pci,netdev=wire,addr=0a.0,mac=52:54:00:00:00:01,host_mtu=4200,romfile=",
+    "-netdev",
+    "user,id=tcp,hostfwd=tcp:127.0.0.1:{guest}-10.0.2.15:18515",
+    "-device",
+    "virtio-net-pci,netdev=tcp,addr=0b.0,romfile=",
+];
+
+/// The tools of Linux with what makes them work on rxe.
+const TOOLS: &[&str] = &[
+    "perftest",
+    "ibverbs-utils",
+    "ibverbs-providers",
+    "iproute2",
+    "--",
+    "/usr/bin/ib_write_bw",
+    "/usr/bin/ib_read_bw",
+    "/usr/bin/ib_send_bw",
+    "/usr/bin/ib_atomic_bw",
+    "/usr/bin/ib_write_lat",
+    "/usr/bin/ib_send_lat",
+    "/usr/bin/ibv_rc_pingpong",
+    "/usr/bin/ibv_uc_pingpong",
+    "/usr/bin/ibv_ud_pingpong",
+    "/usr/bin/rdma",
+    "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so",
+    "/etc/libibverbs.d/rxe.driver",
+];
+
+/// `ibv_*_pingpong` in the guest.
+pub(super) const PINGPONG: Scene = Scene {
+    name: "rxe-pingpong",
+    shows: "Linux's rxe and ibv_*_pingpong with vdk at the other end of the wire",
+    machine: NETWORK,
+    programs: TOOLS,
+    script: concat!(
+        include_str!("../../qemu/scenes/rxe.sh"),
+        include_str!("../../qemu/scenes/rxe-pingpong.sh")
+    ),
+    limit: Duration::from_secs(300),
+    ..Scene::EMPTY
+};
