@@ -18,15 +18,43 @@ use super::peer::{Link, Peers};
 use super::provision::Provision;
 use super::scene::Scene;
 
+/// One thing that a guest told.
+#[derive(Debug)]
+pub struct Verdict {
+    /// Whether it holds.
+    pub passed: bool,
+    /// The sentence; of one that failed with the reason.
+    pub sentence: String,
+    /// The time since the one before, or since the guest was started.
+    pub took: Duration,
+}
+
 /// What came of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// The sentences that passed.
-    pub passed: Vec<String>,
-    /// The sentences that failed, with their reasons.
-    pub failed: Vec<String>,
+    /// What was told, in its order.
+    pub verdicts: Vec<Verdict>,
     /// What was measured.
     pub figures: Vec<String>,
+}
+
+impl Outcome {
+    /// Adds a failure that no guest told.
+    pub fn fail(&mut self, reason: String) {
+        self.verdicts.push(Verdict { passed: false, sentence: reason, took: Duration::ZERO });
+    }
+
+    /// The sentences that failed, with their reasons.
+    pub fn failed(&self) -> impl Iterator<Item = &str> {
+        self.verdicts.iter().filter(|verdict| !verdict.passed).map(|verdict| verdict.sentence.as_str())
+    }
+
+    /// How many passed and how many failed.
+    #[must_use]
+    pub fn count(&self) -> (usize, usize) {
+        let failed = self.failed().count();
+        (self.verdicts.len() - failed, failed)
+    }
 }
 
 /// The first process of every guest.
@@ -121,17 +149,26 @@ pub fn run(scene: &Scene, provision: &Provision, folder: &Path) -> Result<Outcom
 
     let connection = accept(&host, &mut qemu.0)?;
     let monitor = Monitor::new(accept(&monitor, &mut qemu.0)?)?;
-    let deadline = Instant::now() + scene.limit;
-    let outcome = Conversation {
+    let last = Instant::now();
+    let deadline = last + scene.limit;
+    let mut outcome = Conversation {
         monitor,
         output: connection.try_clone()?,
         folder,
         peers: Peers::new(&provision.binaries, folder, link),
         outcome: Outcome::default(),
+        last,
     }
     .hold(&lines(connection), deadline)?;
     // It powers off by itself; one that does not has said all the same what it had to say.
-    let _ = until(Duration::from_secs(10), || qemu.0.try_wait().is_ok_and(|ended| ended.is_some()));
+    let mut status = None;
+    let _ = until(Duration::from_secs(10), || {
+        status = qemu.0.try_wait().ok().flatten();
+        status.is_some()
+    });
+    if let Some(status) = status.filter(|status| !status.success()) {
+        outcome.fail(format!("QEMU ended with {status}"));
+    }
     Ok(outcome)
 }
 
@@ -197,9 +234,17 @@ struct Conversation<'a> {
     folder: &'a Path,
     peers: Peers<'a>,
     outcome: Outcome,
+    /// When the last verdict was told.
+    last: Instant,
 }
 
 impl Conversation<'_> {
+    fn verdict(&mut self, passed: bool, sentence: &str) {
+        let now = Instant::now();
+        let took = now.duration_since(std::mem::replace(&mut self.last, now));
+        self.outcome.verdicts.push(Verdict { passed, sentence: sentence.to_owned(), took });
+    }
+
     /// Listens until the guest says that it is at its end.
     fn hold(mut self, lines: &Receiver<String>, deadline: Instant) -> Result<Outcome> {
         loop {
@@ -207,17 +252,17 @@ impl Conversation<'_> {
             let line = match lines.recv_timeout(left) {
                 Ok(line) => line,
                 Err(RecvTimeoutError::Timeout) => {
-                    self.outcome.failed.push("the guest did not come to its end in time".to_owned());
+                    self.verdict(false, "the guest did not come to its end in time");
                     return Ok(self.outcome);
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    self.outcome.failed.push("the guest ended before its script did".to_owned());
+                    self.verdict(false, "the guest ended before its script did");
                     return Ok(self.outcome);
                 }
             };
             match line.split_once(' ').unwrap_or((&line, "")) {
-                ("ok", sentence) => self.outcome.passed.push(sentence.to_owned()),
-                ("failed", sentence) => self.outcome.failed.push(sentence.to_owned()),
+                ("ok", sentence) => self.verdict(true, sentence),
+                ("failed", sentence) => self.verdict(false, sentence),
                 ("figure:", figure) => self.outcome.figures.push(figure.to_owned()),
                 ("host:", request) => {
                     let answer = match self.obey(request) {
@@ -227,7 +272,7 @@ impl Conversation<'_> {
                     writeln!(self.output, "{}", answer.trim_end()).context("the guest does not listen")?;
                 }
                 ("end", "") => return Ok(self.outcome),
-                _ => self.outcome.failed.push(format!("the guest said {line:?}, which means nothing")),
+                _ => self.verdict(false, &format!("the guest said {line:?}, which means nothing")),
             }
         }
     }

@@ -26,9 +26,11 @@ pub struct Scene {
     pub programs: &'static [&'static str],
     /// What it does, for busybox's shell, after `tests/qemu/init`.
     pub script: &'static str,
+    /// About how long it takes: the longest are begun first.
+    pub takes: Duration,
     /// How long it may take.
     pub limit: Duration,
-    /// Whether it measures instead of testing, and is run by name only.
+    /// Whether it measures instead of testing: it is run by name only, with no other beside it.
     pub bench: bool,
 }
 
@@ -80,7 +82,8 @@ impl Scene {
         recent: false,
         programs: &[],
         script: "",
-        limit: Duration::from_secs(300),
+        takes: Duration::from_secs(20),
+        limit: Duration::from_secs(600),
         bench: false,
     };
 }

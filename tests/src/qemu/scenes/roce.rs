@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::scene::Scene;
+use crate::qemu::scene::Scene;
 
 /// A port on the wire, `eth0` in the guest, with room for a path MTU of 4096, and one that
 /// carries TCP between the guest and the host, `eth1`.
@@ -38,16 +38,18 @@ const TOOLS: &[&str] = &[
     "/etc/libibverbs.d/rxe.driver",
 ];
 
+pub(super) const SCENES: &[Scene] = &[PINGPONG];
+
 /// `ibv_*_pingpong` in the guest.
-pub(super) const PINGPONG: Scene = Scene {
+const PINGPONG: Scene = Scene {
     name: "rxe-pingpong",
     shows: "Linux's rxe and ibv_*_pingpong with vdk at the other end of the wire",
     machine: NETWORK,
     programs: TOOLS,
     script: concat!(
-        include_str!("../../qemu/scenes/rxe.sh"),
-        include_str!("../../qemu/scenes/rxe-pingpong.sh")
+        include_str!("../../../qemu/scenes/rxe.sh"),
+        include_str!("../../../qemu/scenes/rxe-pingpong.sh")
     ),
-    limit: Duration::from_secs(300),
+    takes: Duration::from_secs(40),
     ..Scene::EMPTY
 };
