@@ -117,11 +117,114 @@ fn unreliable_services_are_measured_too() {
     }
 }
 
+/// A file that ends with the test.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        Self(folder.join(format!("{}-{name}", std::process::id())))
+    }
+
+    fn name(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// What `vdk wire` says of a capture, and its exit code.
+fn seen(capture: &Scratch) -> (serde_json::Value, Option<i32>) {
+    let output = vdk(&["wire", capture.name(), "--json"]).output().unwrap();
+    (serde_json::from_slice(&output.stdout).unwrap(), output.status.code())
+}
+
+#[test]
+fn a_capture_has_every_frame_of_both_ways() {
+    let capture = Scratch::new("all.pcap");
+    let (left, right, port) = free();
+    let test = ["pingpong", "--size", "3000", "-n", "20", "--check"];
+    let server = server(&test, &left, &port);
+    let client = client(&[&test[..], &["--capture", capture.name()]].concat(), &right, &port);
+    let server = server.wait_with_output().unwrap();
+    assert!(client.status.success() && server.status.success(), "{} {}", text(&client), text(&server));
+    let report: serde_json::Value = serde_json::from_slice(&client.stdout).unwrap();
+    assert!(report.get("faults").is_none(), "{report}");
+    let (summary, code) = seen(&capture);
+    assert_eq!((code, &summary["bad_icrc"]), (Some(0), &0.into()), "{summary}");
+    // Each way 20 messages of three packets.
+    for opcode in ["RC SEND First", "RC SEND Middle", "RC SEND Last"] {
+        let count = summary["by_opcode"][opcode].as_u64().unwrap_or_default();
+        assert!(count >= 40, "{count} {opcode} in {}", summary["by_opcode"]);
+    }
+}
+
+#[test]
+fn faults_on_purpose_leave_the_messages_whole_and_are_counted() {
+    let capture = Scratch::new("corrupt.pcap");
+    let (left, right, port) = free();
+    let test = ["pingpong", "--size", "3000", "-n", "100", "--check", "--seed", "7"];
+    let all = ["--loss", "2", "--duplicate", "3", "--reorder", "3", "--delay", "3%", "--delay-by", "2"];
+    let server = server(&[&test[..], &all[..]].concat(), &left, &port);
+    let damage = ["--corrupt", "3.5", "--capture", capture.name()];
+    let client = client(&[&test[..], &damage[..]].concat(), &right, &port);
+    let server = server.wait_with_output().unwrap();
+    assert!(client.status.success() && server.status.success(), "{} {}", text(&client), text(&server));
+    let [client, server]: [serde_json::Value; 2] =
+        [client, server].map(|output| serde_json::from_slice(&output.stdout).unwrap());
+    assert_eq!((&client["checked"], &client["faults"]["seed"]), (&true.into(), &7.into()));
+    let count = |report: &serde_json::Value, way: &str, what: &str| {
+        report["faults"][way][what].as_u64().unwrap_or_else(|| panic!("no {way} {what} in {report}"))
+    };
+    for way in ["sent", "received"] {
+        assert!(count(&client, way, "frames") > 300, "{client}");
+        assert!(count(&client, way, "corrupted") > 0 && count(&client, way, "dropped") == 0, "{client}");
+        for what in ["dropped", "duplicated", "reordered", "delayed"] {
+            assert!(count(&server, way, what) > 0, "{what}: {server}");
+        }
+        assert_eq!(count(&server, way, "corrupted"), 0);
+    }
+    // The capture has what was sent as it was after it was struck, and what came before.
+    let (summary, code) = seen(&capture);
+    assert_eq!(code, Some(1), "damaged frames are in it");
+    assert_eq!(summary["bad_icrc"].as_u64(), Some(count(&client, "sent", "corrupted")), "{summary}");
+}
+
+#[test]
+fn a_test_that_fails_tells_what_was_done_on_purpose() {
+    let (left, right, port) = free();
+    let test = ["pingpong", "-n", "5", "--patience", "3"];
+    let end = |wire: &str, address: &str, rest: &[&str]| {
+        let link = ["--wire", wire, "--address", address, "--port", &port];
+        vdk(&[&["roce"], &test[..], &link, rest].concat()).spawn().unwrap()
+    };
+    let server = end(&left, "10.0.0.1", &[]);
+    let client = end(&right, "10.0.0.2", &["127.0.0.1", "--loss", "100"]).wait_with_output().unwrap();
+    let server = server.wait_with_output().unwrap();
+    assert_eq!((client.status.code(), server.status.code()), (Some(1), Some(1)));
+    let (client, server) = (text(&client), text(&server));
+    for part in
+        ["send 1 of 5 failed: transport retries exceeded", "faults on purpose, seed 1", "received  0 frames"]
+    {
+        assert!(client.contains(part), "{part:?} is not in {client}");
+    }
+    assert!(server.contains("waited 3 s for message 1 of 5"), "{server}");
+}
+
 /// Runs alone and must fail with all of `expected` in its message.
 fn refused(arguments: &[&str], expected: &[&str]) {
+    exits(1, arguments, expected);
+}
+
+/// Runs alone and must end with `code` and all of `expected` in its message.
+fn exits(code: i32, arguments: &[&str], expected: &[&str]) {
     let output = vdk(&[&["roce"], arguments].concat()).output().unwrap();
     let text = text(&output);
-    assert!(!output.status.success(), "{arguments:?}: {text}");
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
     for part in expected {
         assert!(text.contains(part), "{arguments:?}: {part:?} is not in {text}");
     }
@@ -141,8 +244,14 @@ fn what_cannot_be_is_refused_with_the_cause_and_the_remedy() {
     refuse(&["bw", "--service", "ud"], &["a datagram can only be sent", "--operation send"]);
     refuse(&["bw", "--service", "uc", "--operation", "read"], &["no READ", "--service rc"]);
     refuse(&["pingpong", "--service", "ud", "--size", "2000"], &["at most the path MTU"]);
-    refuse(&["lat", "--mtu", "1500"], &["a path MTU is 256"]);
-    refuse(&["bw", "--operation", "sned"], &["send"]);
+    refuse(&["bw", "--capture", "/nowhere/x.pcap"], &["cannot write the capture /nowhere/x.pcap", "No such"]);
+    let wrong = |arguments: &[&str], expected: &[&str]| {
+        exits(2, &[arguments, &link[..]].concat(), expected);
+    };
+    wrong(&["lat", "--mtu", "1500"], &["a path MTU is 256"]);
+    wrong(&["bw", "--operation", "sned"], &["send"]);
+    wrong(&["bw", "--loss", "101"], &["\"101\" is no percentage"]);
+    wrong(&["bw", "--delay-by", "0"], &["0 is not in 1..=1000"]);
     let taken = TcpListener::bind(("0.0.0.0", port.parse().unwrap())).unwrap();
     refuse(&["pingpong"], &["is it taken?", "--port"]);
     drop(taken);
@@ -150,7 +259,7 @@ fn what_cannot_be_is_refused_with_the_cause_and_the_remedy() {
     let taken = UdpSocket::bind(&socket).unwrap();
     refuse(&["pingpong"], &["taken by another program"]);
     drop(taken);
-    refused(&["pingpong", "--wire", "pigeon:coo"], &["is no wire", "udp:LOCAL,REMOTE"]);
+    exits(2, &["pingpong", "--wire", "pigeon:coo"], &["is no wire", "udp:LOCAL,REMOTE"]);
 }
 
 /// A server that says `answer` to whoever connects, and then nothing.

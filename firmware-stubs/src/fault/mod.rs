@@ -19,7 +19,7 @@ mod injector;
 mod text;
 
 pub(crate) use injector::FaultInjector;
-pub use text::ParseFaultPlanError;
+pub use text::{ParseFaultPlanError, ParseProbabilityError};
 
 use core::num::NonZeroU64;
 use core::time::Duration;

@@ -139,14 +139,29 @@ fn error_code(text: &str) -> Result<u32, &'static str> {
 
 fn trigger(text: &str) -> Result<FaultTrigger, &'static str> {
     match text.strip_suffix('%') {
-        Some(percent) => parts_per_million(percent)
-            .and_then(Probability::from_parts_per_million)
+        Some(_) => text
+            .parse()
             .map(FaultTrigger::Chance)
-            .ok_or("the probability is 0% to 100%, with at most four decimals"),
+            .map_err(|_| "the probability is 0% to 100%, with at most four decimals"),
         None => number(text)
             .and_then(NonZeroU64::new)
             .map(FaultTrigger::Nth)
             .ok_or("descriptors are counted from one"),
+    }
+}
+
+/// Why a text is no probability.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is no probability: use 0% to 100%, with at most four decimals")]
+pub struct ParseProbabilityError(pub String);
+
+/// `1%` or `0.25%`.
+impl FromStr for Probability {
+    type Err = ParseProbabilityError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts = text.strip_suffix('%').and_then(parts_per_million);
+        parts.and_then(Self::from_parts_per_million).ok_or_else(|| ParseProbabilityError(text.to_owned()))
     }
 }
 

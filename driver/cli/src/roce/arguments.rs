@@ -1,11 +1,14 @@
 //! What `vdk roce` is given.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use vdk_driver::descriptors::roce::{EthernetAddress, Gid, PathMtu};
+use vdk_firmware_stubs::fault::Probability;
 use vdk_firmware_stubs::roce::Service;
-use vdk_firmware_stubs::roce::wire::WireAddress;
+use vdk_firmware_stubs::roce::wire::{WireAddress, WireFaults};
 
 /// Queue pairs over a wire, against vdk, `ibv_*_pingpong` or perftest.
 #[derive(Debug, Subcommand)]
@@ -56,6 +59,46 @@ pub(crate) struct LinkArguments {
     /// How many bytes a packet carries.
     #[arg(long, value_name = "BYTES", default_value = "1024", value_parser = parse_mtu)]
     pub(crate) mtu: PathMtu,
+
+    #[command(flatten)]
+    pub(crate) layers: LayerArguments,
+}
+
+/// What is put on the wire. Faults strike RoCE frames alone, each way with the same
+/// probabilities.
+#[derive(Debug, Args)]
+pub(crate) struct LayerArguments {
+    /// Write every frame that the wire carries to this file, in pcap format; see `vdk wire`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) capture: Option<PathBuf>,
+
+    /// How many of a hundred frames are lost on purpose, each way; such as 1 or 0.25.
+    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = parse_percent)]
+    pub(crate) loss: Probability,
+
+    /// How many of a hundred frames pass twice.
+    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = parse_percent)]
+    pub(crate) duplicate: Probability,
+
+    /// How many of a hundred frames are overtaken by the next one.
+    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = parse_percent)]
+    pub(crate) reorder: Probability,
+
+    /// How many of a hundred frames are late.
+    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = parse_percent)]
+    pub(crate) delay: Probability,
+
+    /// By how many milliseconds they are late.
+    #[arg(long, value_name = "MS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) delay_by: u64,
+
+    /// How many of a hundred frames have one bit changed.
+    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = parse_percent)]
+    pub(crate) corrupt: Probability,
+
+    /// Which frames are struck: the same seed and the same frames give the same faults.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
 }
 
 /// What `vdk roce pingpong` is given.
@@ -162,6 +205,28 @@ impl LinkArguments {
     }
 }
 
+impl LayerArguments {
+    /// What goes wrong, each way.
+    pub(super) fn faults(&self) -> WireFaults {
+        WireFaults {
+            drop: self.loss,
+            duplicate: self.duplicate,
+            reorder: self.reorder,
+            delay: self.delay,
+            delay_by: Duration::from_millis(self.delay_by),
+            corrupt: self.corrupt,
+            ..WireFaults::NONE
+        }
+    }
+}
+
+fn parse_percent(text: &str) -> Result<Probability, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    format!("{number}%")
+        .parse()
+        .map_err(|_| format!("{text:?} is no percentage from 0 to 100, with at most four decimals"))
+}
+
 fn parse_mtu(text: &str) -> Result<PathMtu, String> {
     let bytes = text.parse().ok().and_then(PathMtu::from_bytes);
     bytes.ok_or_else(|| format!("a path MTU is 256, 512, 1024, 2048 or 4096, not {text:?}"))
@@ -189,5 +254,14 @@ mod tests {
         }
         assert_eq!(parse_mtu("4096"), Ok(PathMtu::Mtu4096));
         assert!(parse_mtu("1500").is_err());
+    }
+
+    #[test]
+    fn a_percentage_has_at_most_four_decimals() {
+        let parts = |text| parse_percent(text).map(Probability::parts_per_million);
+        assert_eq!((parts("1"), parts("0.25%"), parts("100")), (Ok(10_000), Ok(2_500), Ok(1_000_000)));
+        for bad in ["", "%", "1%%", "-1", "100.1", "0.12345", "1e1", "ten"] {
+            assert!(parse_percent(bad).unwrap_err().contains("0 to 100"), "{bad}");
+        }
     }
 }

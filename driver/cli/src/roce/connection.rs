@@ -1,13 +1,14 @@
 //! A queue pair with its memory, brought to the state in which it sends.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::iter;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use vdk_driver::descriptors::roce::{AckTimeout, Gid, PathMtu, Psn, QKey, Qpn, RnrTimer};
 use vdk_firmware_stubs::roce::{
-    Attributes, CompletionQueueId, Destination, MOST_DEPTH, Path, QueuePairOptions, QueueSizes, Registration,
-    Remote, Rights, ScatterGatherEntry, Service, State,
+    Attributes, Completion, CompletionQueueId, Destination, Failure, MOST_DEPTH, Path, QueuePairOptions,
+    QueueSizes, Registration, Remote, Rights, ScatterGatherEntry, Service, State, Status,
 };
 
 use super::port::Port;
@@ -122,6 +123,20 @@ impl Connection {
             ..Attributes::NONE
         };
         self.step(port, State::ReadyToSend, &attributes)
+    }
+
+    /// What a failure came from: one that was flushed ended because of another.
+    pub(super) fn cause(&self, port: &mut Port, failure: &Failure) -> Status {
+        let endpoint = &mut port.endpoint;
+        let rest = iter::from_fn(|| endpoint.poll(self.sends).or_else(|| endpoint.poll(self.receives)));
+        let failures = rest.filter_map(|completion| match completion {
+            Completion::Error(failure) => Some(failure.status),
+            Completion::Success(_) => None,
+        });
+        iter::once(failure.status)
+            .chain(failures)
+            .find(|status| *status != Status::Flushed)
+            .unwrap_or(failure.status)
     }
 
     fn step(&self, port: &mut Port, to: State, attributes: &Attributes) -> Result<()> {

@@ -6,6 +6,7 @@
 mod arguments;
 mod connection;
 mod exchange;
+mod layers;
 mod messages;
 mod perftest;
 mod pingpong;

@@ -161,7 +161,7 @@ impl Bench {
     fn close(&mut self) -> Result<()> {
         self.handshake()?;
         self.exchange.send(&mut self.port, b"done\0")?;
-        super::pingpong::linger(&mut self.port)
+        self.port.linger()
     }
 
     fn post_receive(&mut self) -> Result<()> {
@@ -191,15 +191,12 @@ impl Bench {
     fn wait(&mut self, sends: bool, what: &str) -> Result<()> {
         let queue = if sends { self.connection.sends } else { self.connection.receives };
         let done = self.port.until(self.patience, what, |endpoint| Ok(endpoint.poll(queue)))?;
-        succeeded(&done, what)
-    }
-}
-
-/// Refuses a completion that is an error.
-fn succeeded(done: &Completion, what: &str) -> Result<()> {
-    match done {
-        Completion::Success(_) => Ok(()),
-        Completion::Error(failure) => bail!("{what} failed: {}", failure.status),
+        match done {
+            Completion::Success(_) => Ok(()),
+            Completion::Error(failure) => {
+                bail!("{what} failed: {}", self.connection.cause(&mut self.port, &failure))
+            }
+        }
     }
 }
 

@@ -14,7 +14,6 @@ use super::connection::{Connection, Peer};
 use super::exchange::Exchange;
 use super::messages::PingpongAddress;
 use super::port::Port;
-use crate::output;
 use crate::signal::StopRequest;
 
 /// What a pingpong came to.
@@ -32,8 +31,6 @@ struct Report {
 const FILLING: u8 = 0x7b;
 /// A page begins with its number modulo one, which is zero.
 const PAGE: usize = 4096;
-/// How long this end answers the other after its own last message.
-const LINGER: Duration = Duration::from_millis(300);
 
 /// Runs the command.
 pub(super) fn run(arguments: &PingpongArguments, json: bool) -> Result<()> {
@@ -94,34 +91,21 @@ pub(super) fn run(arguments: &PingpongArguments, json: bool) -> Result<()> {
         let (sends, receives) = (connection.sends, connection.receives);
         let done = port.until(patience, &what, |endpoint| {
             Ok(endpoint
-                .poll(receives)
-                .map(|done| (false, done))
-                .or_else(|| endpoint.poll(sends).map(|done| (true, done))))
+                .poll(sends)
+                .map(|done| (true, done))
+                .or_else(|| endpoint.poll(receives).map(|done| (false, done))))
         })?;
         game.take(&mut port, &connection, done)?;
     }
     let seconds = begun.elapsed().as_secs_f64();
-    linger(&mut port)?;
+    port.linger()?;
     let bytes = 2 * u64::from(size) * u64::from(game.iterations);
-    report(&game, bytes, seconds, json)
+    report(&mut port, &game, bytes, seconds, json)
 }
 
 fn peer(address: &PingpongAddress) -> Peer {
     let PingpongAddress { number, psn, gid } = *address;
     Peer { number, psn, gid, depth: 1, remote: Remote::default() }
-}
-
-/// Answers the other end until the wire is quiet.
-pub(super) fn linger(port: &mut Port) -> Result<()> {
-    let mut quiet = Instant::now();
-    while quiet.elapsed() < LINGER {
-        if port.poll()? {
-            quiet = Instant::now();
-        } else {
-            port.wait(Duration::from_millis(20))?;
-        }
-    }
-    Ok(())
 }
 
 struct Game {
@@ -180,7 +164,7 @@ impl Game {
         let (is_send, completion) = done;
         if let Completion::Error(failure) = completion {
             let (side, count) = if is_send { ("send", self.sent) } else { ("receive", self.received) };
-            bail!("{side} {} of {} failed: {}", count + 1, self.iterations, failure.status);
+            bail!("{side} {} of {} failed: {}", count + 1, self.iterations, connection.cause(port, &failure));
         }
         if is_send {
             self.sent += 1;
@@ -223,7 +207,7 @@ impl Game {
     }
 }
 
-fn report(game: &Game, bytes: u64, seconds: f64, json: bool) -> Result<()> {
+fn report(port: &mut Port, game: &Game, bytes: u64, seconds: f64, json: bool) -> Result<()> {
     let iterations = f64::from(game.iterations);
     // CAST: a count of bytes in a rate needs no more than 53 bits.
     let megabits = bytes as f64 * 8.0 / seconds / 1e6;
@@ -235,14 +219,12 @@ fn report(game: &Game, bytes: u64, seconds: f64, json: bool) -> Result<()> {
         megabits_per_second: megabits,
         checked: game.checked,
     };
-    if json {
-        return output::print(&format!("{}\n", serde_json::to_string_pretty(&report)?));
-    }
-    output::print(&format!(
+    let text = format!(
         "{bytes} bytes in {seconds:.2} seconds = {megabits:.2} Mbit/sec\n\
          {} iters in {seconds:.2} seconds = {:.2} usec/iter\n{}",
         report.iterations,
         report.microseconds_per_iteration,
         if game.checked { "every message was checked\n" } else { "" },
-    ))
+    );
+    port.print(Some(&report), &text, json)
 }

@@ -1,14 +1,18 @@
 //! A port: an endpoint on a wire, with a clock and the addresses of its neighbours.
 
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use serde::Serialize;
 use vdk_driver::descriptors::roce::Gid;
 use vdk_firmware_stubs::roce::time::Time;
 use vdk_firmware_stubs::roce::wire::{self, MAX_FRAME, Wire, WireAddress};
 use vdk_firmware_stubs::roce::{Endpoint, Station};
 
 use super::arguments::LinkArguments;
+use super::layers::{FaultReport, Layers};
+use crate::output;
 use crate::signal::{Interrupted, StopRequest};
 
 /// An endpoint on a wire.
@@ -20,8 +24,24 @@ pub(super) struct Port {
     start: Instant,
     buffer: Vec<u8>,
     stop: StopRequest,
+    layers: Layers,
+    /// Whether the user was told what was done to the wire on purpose.
+    told: bool,
 }
 
+/// What a test came to, and what was done to the wire on purpose.
+#[derive(Debug, Serialize)]
+struct Outcome<'a, R> {
+    #[serde(flatten)]
+    report: Option<&'a R>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    faults: Option<FaultReport>,
+}
+
+/// How long the wire must be quiet before this end no longer answers the other after its own
+/// last message, and with faults on purpose.
+const QUIET: Duration = Duration::from_millis(300);
+const QUIET_WITH_FAULTS: Duration = Duration::from_secs(1);
 /// How many frames go each way before the other things have their turn.
 const BURST: usize = 64;
 /// How long the wire may sleep while a neighbour is looked for.
@@ -39,6 +59,7 @@ impl Port {
             }
             _ => anyhow!(error),
         })?;
+        let (open, layers) = Layers::put_on(open, &link.layers)?;
         let wire = wire::Port::new(open, ethernet, &[link.address]);
         let gids = wire.gids();
         let gid = gids.gid(link.gid_index).with_context(|| {
@@ -54,7 +75,38 @@ impl Port {
             start: Instant::now(),
             buffer: vec![0; MAX_FRAME],
             stop,
+            layers,
+            told: false,
         })
+    }
+
+    /// Answers the other end until the wire is quiet.
+    pub(super) fn linger(&mut self) -> Result<()> {
+        let enough = if self.layers.report().is_some() { QUIET_WITH_FAULTS } else { QUIET };
+        let mut quiet = Instant::now();
+        while quiet.elapsed() < enough {
+            if self.poll()? {
+                quiet = Instant::now();
+            } else {
+                self.wait(Duration::from_millis(20))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints what a test came to, as an object or as `text`, and what was done to the wire
+    /// on purpose. The test has no report of its own where the other end measures.
+    pub(super) fn print<R: Serialize>(&mut self, report: Option<&R>, text: &str, json: bool) -> Result<()> {
+        self.layers.flush()?;
+        let faults = self.layers.report();
+        self.told = true;
+        if report.is_none() && faults.is_none() {
+            return Ok(());
+        }
+        if json {
+            return output::print_json(&Outcome { report, faults });
+        }
+        output::print(&format!("{text}{}", faults.map_or_else(String::new, |faults| faults.to_string())))
     }
 
     /// The address of this end.
@@ -140,6 +192,18 @@ impl Port {
             if last.elapsed() > patience {
                 bail!("waited {} s for {what}: does the other end still run?", patience.as_secs());
             }
+        }
+    }
+}
+
+impl Drop for Port {
+    /// Says of a test that failed what was done to its wire on purpose.
+    fn drop(&mut self) {
+        if let Some(faults) = self.layers.report().filter(|_| !self.told) {
+            let _ = write!(std::io::stderr(), "{faults}");
+        }
+        if let Err(error) = self.layers.flush() {
+            log::warn!("{error:#}");
         }
     }
 }

@@ -6,7 +6,6 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::{Bench, Measured};
-use crate::output;
 
 /// What a test came to, in microseconds, in the columns of perftest.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -31,16 +30,17 @@ pub(super) fn run(bench: &mut Bench, json: bool) -> Result<()> {
         _ => Vec::new(),
     };
     if bench.operation == Measured::Write {
-        super::super::pingpong::linger(&mut bench.port)?;
+        bench.port.linger()?;
     } else {
         bench.close()?;
     }
     if samples.is_empty() {
-        return Ok(());
+        return bench.port.print(None::<&Report>, "", json);
     }
     // To and fro is two ways, except where the answer is what is measured.
     let ways = if one_sided { 1.0 } else { 2.0 };
-    print(&summarise(bench.size, &samples, ways), json)
+    let report = summarise(bench.size, &samples, ways);
+    bench.port.print(Some(&report), &text(&report), json)
 }
 
 /// Each end writes into the memory of the other when it sees that the other did.
@@ -142,18 +142,15 @@ fn summarise(bytes: u32, samples: &[Duration], ways: f64) -> Report {
     }
 }
 
-fn print(report: &Report, json: bool) -> Result<()> {
-    if json {
-        return output::print(&format!("{}\n", serde_json::to_string_pretty(report)?));
-    }
+fn text(report: &Report) -> String {
     let Report { bytes, iterations, minimum, maximum, typical, average, deviation, .. } = report;
-    output::print(&format!(
+    format!(
         " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   \
          99% percentile[usec]   99.9% percentile[usec]\n \
          {bytes:<7} {iterations:<10}     {minimum:<7.2}        {maximum:<7.2}      {typical:<7.2}            \
          {average:<7.2}        {deviation:<7.2}         {:<7.2}                {:<7.2}\n",
         report.percentile_99, report.percentile_99_9
-    ))
+    )
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::{Bench, Measured};
-use crate::output;
 
 /// What a test came to, in the columns of perftest.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -33,16 +32,16 @@ pub(super) fn run(bench: &mut Bench, json: bool) -> Result<()> {
             swap_reports(bench, &report)?;
         }
         bench.close()?;
-        print(&report, json)
+        bench.port.print(Some(&report), &text(&report), json)
     } else if bench.operation == Measured::Send {
         let report = receive(bench)?;
         bench.close()?;
-        print(&report, json)
+        bench.port.print(Some(&report), &text(&report), json)
     } else {
         bench.handshake()?;
         let theirs = swap_reports(bench, &Report::default())?;
         bench.close()?;
-        print(&theirs, json)
+        bench.port.print(Some(&theirs), &text(&theirs), json)
     }
 }
 
@@ -110,13 +109,10 @@ fn swap_reports(bench: &mut Bench, own: &Report) -> Result<Report> {
     })
 }
 
-fn print(report: &Report, json: bool) -> Result<()> {
-    if json {
-        return output::print(&format!("{}\n", serde_json::to_string_pretty(report)?));
-    }
-    output::print(&format!(
+fn text(report: &Report) -> String {
+    format!(
         " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n \
          {:<7}    {:<10}       {:<7.2}            {:<7.2}\t\t     {:<7.6}\n",
         report.bytes, report.iterations, report.peak, report.average, report.message_rate
-    ))
+    )
 }

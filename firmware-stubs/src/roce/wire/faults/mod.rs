@@ -171,9 +171,11 @@ impl Injector {
     /// Decides about a frame. Returns whether it, or what became of it, is among those that are
     /// held, if it is anywhere; else it passes as it is.
     fn judge(&mut self, now: Time, bytes: &[u8]) -> bool {
-        let parsed = Unverified::parse(bytes);
-        // Without faults nothing is copied.
-        let (Ok(unverified), false) = (&parsed, self.plan.is_none()) else { return false };
+        // Without faults nothing is read or copied.
+        if self.plan.is_none() {
+            return false;
+        }
+        let Ok(unverified) = Unverified::parse(bytes) else { return false };
         let frame = unverified.frame();
         self.seen += 1;
         let fate = self.draw(frame);

@@ -79,13 +79,13 @@ impl FromStr for WireFaults {
             let mut take = || {
                 let (name, value) = part.split_once('=')?;
                 match name {
-                    "drop" => faults.drop = percent(value)?,
-                    "duplicate" => faults.duplicate = percent(value)?,
-                    "reorder" => faults.reorder = percent(value)?,
-                    "corrupt" => faults.corrupt = percent(value)?,
+                    "drop" => faults.drop = value.parse().ok()?,
+                    "duplicate" => faults.duplicate = value.parse().ok()?,
+                    "reorder" => faults.reorder = value.parse().ok()?,
+                    "corrupt" => faults.corrupt = value.parse().ok()?,
                     "delay" => {
                         let (often, long) = value.split_once(':')?;
-                        (faults.delay, faults.delay_by) = (percent(often)?, duration(long)?);
+                        (faults.delay, faults.delay_by) = (often.parse().ok()?, duration(long)?);
                     }
                     "rate" => faults.rate = Some(value.parse().ok()?),
                     _ => return None,
@@ -96,17 +96,6 @@ impl FromStr for WireFaults {
         }
         Ok(faults)
     }
-}
-
-/// `1%` or `0.25%`, with at most four digits behind the point.
-fn percent(text: &str) -> Option<Probability> {
-    let (whole, fraction) = text.strip_suffix('%')?.split_once('.').unwrap_or((text.strip_suffix('%')?, ""));
-    if fraction.len() > 4 {
-        return None;
-    }
-    let whole: u32 = whole.parse().ok()?;
-    let fraction: u32 = format!("{fraction:0<4}").parse().ok()?;
-    Probability::from_parts_per_million(whole.checked_mul(10_000)?.checked_add(fraction)?)
 }
 
 /// `2ms` or `500us`.
