@@ -121,14 +121,14 @@ fn map(guest: &Guest) -> Result<()> {
         let memory = region.unmap().map_err(|(error, _)| error)?;
         let unmapped = begin.elapsed();
         let calls = domain.statistics();
-        println!(
-            "figure: {} {length} on {kind} pages: map {:.2} ms in {} call, unmap {:.2} ms in {} call",
+        guest.figure(&format!(
+            "{} {length} on {kind} pages: map {:.2} ms in {} call, unmap {:.2} ms in {} call",
             guest.interface(),
             mapped.as_secs_f64() * 1e3,
             calls.map_calls,
             unmapped.as_secs_f64() * 1e3,
             calls.unmap_calls
-        );
+        ));
         guest.part(
             &format!("{length} on {kind} pages take one call each way"),
             (|| {

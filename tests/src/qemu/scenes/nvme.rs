@@ -83,7 +83,7 @@ pub(super) const SCENES: &[Scene] = &[
         drives: NVME_DRIVE,
         recent: RESET_UNDER_LOAD,
         script: NVME_CASES,
-        takes: Duration::from_secs(60),
+        takes: Duration::from_secs(30),
         ..Scene::EMPTY
     },
     Scene {
@@ -94,7 +94,7 @@ pub(super) const SCENES: &[Scene] = &[
         drives: NVME_DRIVE,
         recent: RESET_UNDER_LOAD,
         script: NVME_CASES,
-        takes: Duration::from_secs(60),
+        takes: Duration::from_secs(30),
         ..Scene::EMPTY
     },
     Scene {
@@ -105,7 +105,7 @@ pub(super) const SCENES: &[Scene] = &[
         drives: NVME_DRIVE,
         recent: RESET_UNDER_LOAD,
         script: NVME_CASES,
-        takes: Duration::from_secs(60),
+        takes: Duration::from_secs(30),
         ..Scene::EMPTY
     },
     Scene {
@@ -117,7 +117,7 @@ pub(super) const SCENES: &[Scene] = &[
         drives: NVME_DRIVE,
         recent: RESET_UNDER_LOAD,
         script: NVME_CASES,
-        takes: Duration::from_secs(60),
+        takes: Duration::from_secs(30),
         ..Scene::EMPTY
     },
     Scene {

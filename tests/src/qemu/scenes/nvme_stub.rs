@@ -11,7 +11,7 @@ const NVME_STUB: &[&str] = &[
     r#"{"driver":"vfio-user-pci","addr":"08.0","socket":{"type":"unix","path":"{folder}/nvme.sock"}}"#,
 ];
 
-const NVME_STUB_DRIVE: &[Drive] = &[Drive { file: "stub.img", bytes: 64 << 20 }];
+const NVME_STUB_DRIVE: &[Drive] = &[Drive { file: "stub.img", bytes: 32 << 20 }];
 
 /// Commands are counted over all queues, those of the probe included.
 const NVME_FAULTS: &str = "drop-completion@120, fail@250:0x281, halt@400:1, delay-completion@600:100ms";
@@ -25,7 +25,7 @@ pub(super) const SCENES: &[Scene] = &[
         stubs: &[Stub { kind: "nvme", arguments: &["--disk", "{folder}/stub.img"] }],
         programs: &["fio", "--", "/usr/bin/fio"],
         script: include_str!("../../../qemu/scenes/nvme-stub.sh"),
-        takes: Duration::from_secs(50),
+        takes: Duration::from_secs(30),
         ..Scene::EMPTY
     },
     Scene {

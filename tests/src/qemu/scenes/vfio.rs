@@ -6,10 +6,8 @@ use super::nvme::{NVME, NVME_DRIVE};
 use super::{IOMMUFD, TYPE1};
 use crate::qemu::scene::{Kernel, Scene};
 
-/// Both, with room for 1 GiB of mappings, and an edu behind a port, `0000:01:00.0`.
+/// Both, and an edu behind a port, `0000:01:00.0`.
 const VFIO: &[&str] = &[
-    "-m",
-    "3G",
     "-device",
     "edu,addr=05.0",
     "-drive",
@@ -27,9 +25,19 @@ for function in 0000:00:05.0 0000:00:06.0 0000:01:00.0; do
     check "$function is bound to vfio-pci" give $function vfio-pci
 done
 cases vfio-open vfio-regions vfio-busy vfio-kill vfio-unbind vfio-power vfio-share vfio-leave vfio-user vfio-map \
-    --device 0000:00:05.0 --interface "$interface" --set other=0000:00:06.0 --set mebibytes=1024
+    --device 0000:00:05.0 --interface "$interface" --set other=0000:00:06.0 --set mebibytes=128
 cases vfio-open vfio-regions vfio-power vfio-leave --device 0000:00:06.0 --interface "$interface"
 cases conformance vfio-unplug --device 0000:01:00.0 --interface "$interface" --set id=edu0
+"#;
+
+/// An edu, with room for 1 GiB of mappings on each kind of page.
+const ROOMY: &[&str] = &["-m", "3G", "-device", "edu,addr=05.0"];
+
+const MAP_CASES: &str = r#"
+check "edu is bound to vfio-pci" give 0000:00:05.0 vfio-pci
+for interface in type1 iommufd; do
+    cases vfio-map --device 0000:00:05.0 --interface $interface --set mebibytes=1024
+done
 "#;
 
 const BIND_CASES: &str = r#"
@@ -50,21 +58,21 @@ pub(super) const SCENES: &[Scene] = &[
     Scene {
         name: "vfio-type1",
         shows: "two processes, a plain user, unbinding, unplugging, sharing; by the group",
-        append: "interface=type1 hugepages=520",
+        append: "interface=type1 hugepages=72",
         machine: VFIO,
         drives: NVME_DRIVE,
         script: VFIO_CASES,
-        takes: Duration::from_secs(50),
+        takes: Duration::from_secs(25),
         ..Scene::EMPTY
     },
     Scene {
         name: "vfio-iommufd",
         shows: "two processes, a plain user, unbinding, unplugging, sharing; by iommufd",
-        append: "interface=iommufd hugepages=520",
+        append: "interface=iommufd hugepages=72",
         machine: VFIO,
         drives: NVME_DRIVE,
         script: VFIO_CASES,
-        takes: Duration::from_secs(50),
+        takes: Duration::from_secs(25),
         ..Scene::EMPTY
     },
     Scene {
@@ -86,6 +94,15 @@ pub(super) const SCENES: &[Scene] = &[
         drives: NVME_DRIVE,
         script: BIND_MOUNTED_CASES,
         takes: Duration::from_secs(10),
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "bench-map",
+        shows: "1 GiB is mapped and unmapped on both kinds of page and by both interfaces, measured",
+        append: "hugepages=520",
+        machine: ROOMY,
+        script: MAP_CASES,
+        bench: true,
         ..Scene::EMPTY
     },
 ];

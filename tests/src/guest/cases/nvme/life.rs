@@ -15,7 +15,7 @@ use super::bed::{Bed, LONG, is_failure, note};
 use crate::guest::Guest;
 
 pub(super) fn life(guest: &Guest) -> Result<()> {
-    guest.part("a hundred starts and stops leave nothing behind", starts(guest));
+    guest.part("dozens of starts and stops leave nothing behind", starts(guest));
     guest.part("a reset in the middle of I/O ends each command once", resets(guest));
     guest.part("a close in the middle of I/O ends each command once", closes(guest));
     guest.part("an abort is answered and the command ends once", aborts(guest));
@@ -23,8 +23,11 @@ pub(super) fn life(guest: &Guest) -> Result<()> {
     Ok(())
 }
 
+/// As many as the setting `starts` says. The kernel resets the function whenever it is opened
+/// and closed, and sleeps for a tenth of a second each time.
 fn starts(guest: &Guest) -> Result<()> {
-    for round in 0..100 {
+    let rounds: u64 = guest.setting("starts").unwrap_or("25").parse()?;
+    for round in 0..rounds {
         let mut bed = Bed::new(guest, 1 << 16)?;
         let memory = [bed.entry(0, bed.block())?];
         for command in 0..round % 5 {
