@@ -105,6 +105,12 @@ impl<W: Wire> Port<W> {
         &mut self.wire
     }
 
+    /// Takes the addresses away from the wire again.
+    #[must_use]
+    pub fn into_wire(self) -> W {
+        self.wire
+    }
+
     /// The Ethernet address of a neighbour, when it is known. If not, the neighbour is asked,
     /// at most ten times a second; the answer comes in by [`receive`](Wire::receive).
     ///

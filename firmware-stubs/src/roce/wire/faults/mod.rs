@@ -60,6 +60,12 @@ impl<W: Wire> FaultyWire<W> {
         &mut self.wire
     }
 
+    /// Takes the faults away from the wire again. What was held back is lost.
+    #[must_use]
+    pub fn into_wire(self) -> W {
+        self.wire
+    }
+
     /// Sends what was held back until now.
     fn release(&mut self, now: Time) -> Result<(), WireError> {
         while let Some(index) = self.sending.held.due(now) {
