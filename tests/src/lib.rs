@@ -7,6 +7,7 @@
 
 pub mod conformance;
 pub mod guest;
+pub mod oracle;
 pub mod qemu;
 pub mod roce;
 pub mod sources;

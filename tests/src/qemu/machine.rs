@@ -17,6 +17,7 @@ use super::monitor::Monitor;
 use super::peer::{Link, Peers};
 use super::provision::Provision;
 use super::scene::Scene;
+use crate::oracle;
 
 /// One thing that a guest told.
 #[derive(Debug)]
@@ -158,8 +159,9 @@ pub fn run(scene: &Scene, provision: &Provision, folder: &Path) -> Result<Outcom
         peers: Peers::new(&provision.binaries, folder, link),
         outcome: Outcome::default(),
         last,
+        deadline,
     }
-    .hold(&lines(connection), deadline)?;
+    .hold(&lines(connection))?;
     // It powers off by itself; one that does not has said all the same what it had to say.
     let mut status = None;
     let _ = until(Duration::from_secs(10), || {
@@ -236,6 +238,8 @@ struct Conversation<'a> {
     outcome: Outcome,
     /// When the last verdict was told.
     last: Instant,
+    /// When the guest must have come to its end.
+    deadline: Instant,
 }
 
 impl Conversation<'_> {
@@ -246,9 +250,9 @@ impl Conversation<'_> {
     }
 
     /// Listens until the guest says that it is at its end.
-    fn hold(mut self, lines: &Receiver<String>, deadline: Instant) -> Result<Outcome> {
+    fn hold(mut self, lines: &Receiver<String>) -> Result<Outcome> {
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = self.deadline.saturating_duration_since(Instant::now());
             let line = match lines.recv_timeout(left) {
                 Ok(line) => line,
                 Err(RecvTimeoutError::Timeout) => {
@@ -294,6 +298,11 @@ impl Conversation<'_> {
                 let text = String::from_utf8_lossy(&output.stdout).into_owned();
                 let sum = text.split_whitespace().next().context("sha256sum printed nothing")?;
                 Ok(sum.to_owned())
+            }
+            "oracle" => {
+                let (folder, deadline) = (self.folder, self.deadline);
+                oracle::judge(folder, deadline, &mut |passed, sentence| self.verdict(passed, sentence))?;
+                Ok(String::new())
             }
             "start" => self.peers.start(object).map(|()| String::new()),
             "listening" => self.peers.listening().map(|port| port.to_string()),

@@ -42,10 +42,13 @@ impl Provision {
         let device: &[&str] = if recent { &["vfio-user-pci"] } else { &[] };
         let emulator = script("emulator", device)?;
         let busybox = busybox()?;
-        let programs = match scene.programs {
+        let mut programs = match scene.programs {
             [] => Vec::new(),
             names => vec![script("programs", names)?],
         };
+        if scene.verbs {
+            programs.push(script("verbs", &[])?);
+        }
         Ok(Self { kernel, modules, emulator, busybox, binaries: binaries.to_owned(), programs })
     }
 }

@@ -24,6 +24,8 @@ pub struct Scene {
     pub recent: bool,
     /// Programs of Debian packages that it needs, as `tests/qemu/programs` wants them.
     pub programs: &'static [&'static str],
+    /// Whether it needs the program `verbs` of `tests/roce/verbs.c`.
+    pub verbs: bool,
     /// What it does, for busybox's shell, after `tests/qemu/init`.
     pub script: &'static str,
     /// About how long it takes: the longest are begun first.
@@ -81,6 +83,7 @@ impl Scene {
         stubs: &[],
         recent: false,
         programs: &[],
+        verbs: false,
         script: "",
         takes: Duration::from_secs(20),
         limit: Duration::from_secs(600),

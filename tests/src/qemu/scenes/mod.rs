@@ -4,6 +4,7 @@ mod edu;
 mod ioat;
 mod nvme;
 mod nvme_stub;
+mod oracle;
 mod roce;
 mod vfio;
 
@@ -15,7 +16,15 @@ const IOMMUFD: &str = "interface=iommufd";
 
 /// Every scene.
 pub fn scenes() -> impl Iterator<Item = &'static Scene> {
-    let areas = [edu::SCENES, vfio::SCENES, nvme::SCENES, nvme_stub::SCENES, ioat::SCENES, roce::SCENES];
+    let areas = [
+        edu::SCENES,
+        vfio::SCENES,
+        nvme::SCENES,
+        nvme_stub::SCENES,
+        ioat::SCENES,
+        roce::SCENES,
+        oracle::SCENES,
+    ];
     areas.into_iter().flatten()
 }
 
