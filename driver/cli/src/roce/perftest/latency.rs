@@ -43,7 +43,8 @@ pub(super) fn run(bench: &mut Bench, json: bool) -> Result<()> {
     bench.port.print(Some(&report), &text(&report), json)
 }
 
-/// Each end writes into the memory of the other when it sees that the other did.
+/// Each end writes into the memory of the other when it sees that the other did. Unlike with
+/// SEND it is the server that begins.
 fn writes(bench: &mut Bench) -> Result<Vec<Duration>> {
     let total = bench.iterations;
     let mut samples = Vec::new();
@@ -60,7 +61,7 @@ fn writes(bench: &mut Bench) -> Result<Vec<Duration>> {
                 Ok((bytes.get(sign) == Some(&number)).then_some(()))
             })
         };
-        if !bench.is_client() {
+        if bench.is_client() {
             wait(bench)?;
         }
         let bytes = bench.port.endpoint.memory_mut().bytes_mut(key);
@@ -69,7 +70,7 @@ fn writes(bench: &mut Bench) -> Result<Vec<Duration>> {
         }
         bench.post(u64::from(round), true)?;
         bench.wait(true, &format!("WRITE {round} of {total}"))?;
-        if bench.is_client() {
+        if !bench.is_client() {
             wait(bench)?;
         }
         let now = Instant::now();
