@@ -133,6 +133,9 @@ impl Port {
         let now = self.now();
         self.endpoint.tick(now);
         for _ in 0..BURST {
+            if !self.wire.is_ready() {
+                break;
+            }
             let Some(length) = self.endpoint.transmit(now, &mut self.buffer) else { break };
             moved = true;
             self.wire.send(now, self.buffer.get(..length).unwrap_or_default())?;

@@ -63,6 +63,13 @@ pub trait Wire: Send {
     /// The wire is broken; no frame will come any more.
     fn receive(&mut self, now: Time, buffer: &mut [u8]) -> Result<Option<usize>, WireError>;
 
+    /// Whether a frame that is sent now has room. Who sends only then loses nothing to a wire
+    /// that is slow, if the wire can tell; [`receive`](Self::receive) makes room, and
+    /// [`wait`](Self::wait) ends when there may be some.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// When [`receive`](Self::receive) is to be called although nothing arrives, because a
     /// layer holds a frame back until then.
     fn deadline(&self) -> Option<Time> {
@@ -89,6 +96,10 @@ impl<W: Wire + ?Sized> Wire for Box<W> {
 
     fn receive(&mut self, now: Time, buffer: &mut [u8]) -> Result<Option<usize>, WireError> {
         (**self).receive(now, buffer)
+    }
+
+    fn is_ready(&self) -> bool {
+        (**self).is_ready()
     }
 
     fn deadline(&self) -> Option<Time> {

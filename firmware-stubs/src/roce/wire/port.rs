@@ -217,6 +217,10 @@ impl<W: Wire> Wire for Port<W> {
         Ok(None)
     }
 
+    fn is_ready(&self) -> bool {
+        self.wire.is_ready()
+    }
+
     fn deadline(&self) -> Option<Time> {
         self.wire.deadline()
     }

@@ -231,6 +231,11 @@ impl Wire for StreamWire {
         }
     }
 
+    /// Without a peer too: frames to nobody are lost.
+    fn is_ready(&self) -> bool {
+        !self.is_connected() || self.outgoing.free() >= PREFIX + MAX_FRAME
+    }
+
     fn wait(&mut self, wake: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<(), WireError> {
         let waiting = !self.outgoing.held().is_empty();
         let link = match &self.link {
@@ -289,6 +294,11 @@ impl Bytes {
             (self.start, self.end) = (0, self.end - self.start);
         }
         self.bytes.get_mut(self.end..).unwrap_or_default()
+    }
+
+    /// How many bytes can be appended.
+    fn free(&self) -> usize {
+        self.bytes.len() - (self.end - self.start)
     }
 
     fn added(&mut self, length: usize) {

@@ -87,6 +87,10 @@ impl<W: Wire, F: Write + Send> Wire for Tap<W, F> {
         Ok(received)
     }
 
+    fn is_ready(&self) -> bool {
+        self.wire.is_ready()
+    }
+
     fn deadline(&self) -> Option<Time> {
         self.wire.deadline()
     }

@@ -123,6 +123,20 @@ fn streams_carry_frames_both_ways_and_end_when_the_peer_does() {
         arrived += 1;
         assert_eq!(caller.receive(Time::ZERO, &mut [0; 100]).unwrap(), None);
     }
+    // Who asks first loses nothing.
+    let lost = caller.lost();
+    let mut sent = 0;
+    while caller.is_ready() {
+        caller.send(Time::ZERO, &[4; 4096]).unwrap();
+        sent += 1;
+    }
+    assert!(sent > 60, "{sent}");
+    for _ in 0..sent {
+        assert_eq!(receive(&mut listener, &mut buffer), 4096);
+        assert_eq!(caller.receive(Time::ZERO, &mut [0; 100]).unwrap(), None);
+    }
+    assert!(caller.is_ready());
+    assert_eq!(caller.lost(), lost);
     drop(caller);
     assert!(matches!(listener.receive(Time::ZERO, &mut buffer), Err(WireError::Closed { .. })));
     drop(listener);

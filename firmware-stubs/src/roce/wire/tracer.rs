@@ -44,6 +44,10 @@ impl<W: Wire> Wire for Tracer<W> {
         Ok(received)
     }
 
+    fn is_ready(&self) -> bool {
+        self.wire.is_ready()
+    }
+
     fn deadline(&self) -> Option<Time> {
         self.wire.deadline()
     }

@@ -112,6 +112,10 @@ impl<W: Wire> Wire for FaultyWire<W> {
         }
     }
 
+    fn is_ready(&self) -> bool {
+        self.wire.is_ready()
+    }
+
     fn deadline(&self) -> Option<Time> {
         let own = [self.sending.held.deadline(), self.receiving.held.deadline()];
         own.into_iter().chain([self.wire.deadline()]).flatten().min()
