@@ -164,6 +164,25 @@ fn a_capture_has_every_frame_of_both_ways() {
 }
 
 #[test]
+fn the_memory_of_both_ends_is_written_to_files() {
+    for operation in ["write", "read", "send"] {
+        let (left, right, port) = free();
+        let (ours, theirs) = (Scratch::new("memory.client"), Scratch::new("memory.server"));
+        let test = ["bw", "--operation", operation, "--size", "5000", "-n", "10", "--memory"];
+        let server = server(&[&test[..], &[theirs.name()]].concat(), &left, &port);
+        let client = client(&[&test[..], &[ours.name()]].concat(), &right, &port);
+        let server = server.wait_with_output().unwrap();
+        assert!(client.status.success() && server.status.success(), "{} {}", text(&client), text(&server));
+        let [ours, theirs] = [ours, theirs].map(|file| std::fs::read(&file.0).unwrap());
+        // A half is the size and what stands before a datagram, in whole pages.
+        assert_eq!((ours.len(), theirs.len()), (16384, 16384), "{operation}");
+        assert_eq!(ours[..5000], theirs[8192..13192], "{operation}");
+        assert_ne!(ours[..5000], [0; 5000], "{operation}");
+        assert_ne!(theirs[..5000], ours[8192..13192], "{operation}: nothing went the other way");
+    }
+}
+
+#[test]
 fn faults_on_purpose_leave_the_messages_whole_and_are_counted() {
     let capture = Scratch::new("corrupt.pcap");
     let (left, right, port) = free();

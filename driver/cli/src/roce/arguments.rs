@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use vdk_driver::descriptors::roce::{EthernetAddress, Gid, PathMtu};
+use vdk_driver::descriptors::roce::{AckTimeout, EthernetAddress, Gid, PathMtu};
 use vdk_firmware_stubs::fault::Probability;
 use vdk_firmware_stubs::roce::Service;
 use vdk_firmware_stubs::roce::wire::{WireAddress, WireFaults};
@@ -59,6 +59,11 @@ pub(crate) struct LinkArguments {
     /// How many bytes a packet carries.
     #[arg(long, value_name = "BYTES", default_value = "1024", value_parser = parse_mtu)]
     pub(crate) mtu: PathMtu,
+
+    /// After how long without an acknowledgement it is sent again, on a reliable connection:
+    /// N stands for 4.096 us times two to the power of N, 0 for never. 14 is 67 ms.
+    #[arg(long, value_name = "N", default_value = "14", value_parser = parse_timeout)]
+    pub(crate) timeout: AckTimeout,
 
     #[command(flatten)]
     pub(crate) layers: LayerArguments,
@@ -153,6 +158,11 @@ pub(crate) struct TestArguments {
     /// How many sends may be posted and not completed.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub(crate) tx_depth: u32,
+
+    /// Write the memory of this end to this file after the test: first what it sent or read,
+    /// in the second half what the other end wrote, sent or read.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) memory: Option<PathBuf>,
 }
 
 /// A transport service.
@@ -232,6 +242,11 @@ fn parse_mtu(text: &str) -> Result<PathMtu, String> {
     bytes.ok_or_else(|| format!("a path MTU is 256, 512, 1024, 2048 or 4096, not {text:?}"))
 }
 
+fn parse_timeout(text: &str) -> Result<AckTimeout, String> {
+    let timeout = text.parse().ok().and_then(AckTimeout::new);
+    timeout.ok_or_else(|| format!("a timeout is a number from 0 to 31, not {text:?}"))
+}
+
 fn parse_mac(text: &str) -> Result<EthernetAddress, String> {
     let bytes: Result<Vec<u8>, _> = text.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
     let bytes: Option<[u8; 6]> = bytes.ok().and_then(|bytes| bytes.try_into().ok());
@@ -254,6 +269,8 @@ mod tests {
         }
         assert_eq!(parse_mtu("4096"), Ok(PathMtu::Mtu4096));
         assert!(parse_mtu("1500").is_err());
+        assert_eq!(parse_timeout("31"), Ok(AckTimeout::from_low_bits(31)));
+        assert!(parse_timeout("32").is_err() && parse_timeout("1s").is_err());
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(super) struct Connection {
     pub(super) receives: CompletionQueueId,
     pub(super) region: Registration,
     service: Service,
+    /// After how long something is sent again.
+    pub(super) timeout: AckTimeout,
     /// Where datagrams go.
     pub(super) destination: Option<Destination>,
 }
@@ -63,7 +65,16 @@ impl Connection {
         let number = endpoint.create(&options, sends, receives).context("cannot create a queue pair")?;
         let [a, b, c, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
         let psn = Psn::from_be_bytes([a, b, c]);
-        Ok(Self { number, psn, sends, receives, region, service, destination: None })
+        Ok(Self {
+            number,
+            psn,
+            sends,
+            receives,
+            region,
+            service,
+            timeout: AckTimeout::default(),
+            destination: None,
+        })
     }
 
     /// Part of the region.
@@ -116,7 +127,7 @@ impl Connection {
         self.step(port, State::ReadyToReceive, &attributes)?;
         let attributes = Attributes {
             send_psn: Some(self.psn),
-            timeout: reliable.then_some(AckTimeout::default()),
+            timeout: reliable.then_some(self.timeout),
             retries: reliable.then_some(7),
             rnr_retries: reliable.then_some(7),
             initiator_depth: reliable.then_some(peer.depth.min(MOST_DEPTH)),

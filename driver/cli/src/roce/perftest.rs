@@ -64,9 +64,16 @@ pub(super) fn run(arguments: &TestArguments, test: Test, json: bool) -> Result<(
     };
     check(arguments, size)?;
     let mut bench = Bench::open(arguments, test, size)?;
+    if test == Test::Bw && !operation.is_atomic() {
+        bench.fill();
+    }
     match test {
-        Test::Bw => throughput::run(&mut bench, json),
-        Test::Lat => latency::run(&mut bench, json),
+        Test::Bw => throughput::run(&mut bench, json)?,
+        Test::Lat => latency::run(&mut bench, json)?,
+    }
+    match &arguments.memory {
+        Some(path) => bench.save(path),
+        None => Ok(()),
     }
 }
 
@@ -102,6 +109,7 @@ impl Bench {
         let offset = if arguments.service == Transport::Ud { ADDRESS_AREA } else { 0 };
         let half = u64::from((size + ADDRESS_AREA).next_multiple_of(CYCLE_BUFFER));
         let mut connection = Connection::new(&mut port, service, sizes, usize::try_from(2 * half)?, mtu)?;
+        connection.timeout = link.timeout;
         connection.initialise(&mut port)?;
         let key = PerftestKey {
             depth: if operation == Measured::Read || operation.is_atomic() { DEPTH } else { 1 },
@@ -150,6 +158,26 @@ impl Bench {
 
     fn is_client(&self) -> bool {
         self.exchange.is_client()
+    }
+
+    /// Makes every word of the region another one, so that a byte in a wrong place shows.
+    fn fill(&mut self) {
+        let key = self.connection.region.key;
+        let bytes = self.port.endpoint.memory_mut().bytes_mut(key).unwrap_or_default();
+        let mut random = u64::from(self.connection.psn.value());
+        for word in bytes.chunks_mut(8) {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            let mixed = random ^ (random >> 29);
+            for (byte, value) in word.iter_mut().zip(mixed.to_le_bytes()) {
+                *byte = value;
+            }
+        }
+    }
+
+    /// Writes the region to a file.
+    fn save(&self, path: &std::path::Path) -> Result<()> {
+        let bytes = self.port.endpoint.memory().bytes(self.connection.region.key).unwrap_or_default();
+        std::fs::write(path, bytes).with_context(|| format!("cannot write the memory to {}", path.display()))
     }
 
     /// Says the key once more, which both ends wait for.

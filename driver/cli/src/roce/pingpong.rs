@@ -48,6 +48,7 @@ pub(super) fn run(arguments: &PingpongArguments, json: bool) -> Result<()> {
     let offset = if datagram { ADDRESS_AREA } else { 0 };
     let length = usize::try_from(offset + size)?;
     let mut connection = Connection::new(&mut port, service, sizes, length, mtu)?;
+    connection.timeout = arguments.link.timeout;
     connection.initialise(&mut port)?;
     let mut game = Game {
         size,
