@@ -16,25 +16,80 @@ check "the port has the GID of its IPv6 address" await 50 gid 2 fd00:
 counter() { cat "/sys/class/infiniband/rxe0/ports/1/hw_counters/$1"; }
 listens() { netstat -ltn | grep -q ":18515 "; }
 
+
 # A program of the guest as the server, and vdk as the client. The words of vdk are one argument.
+# What vdk said is left in $host.
 guest_serves() { # sentence vdk-words program...
-    local sentence=$1 words=$2 pid host
+    local sentence=$1 words=$2 pid status=0
     shift 2
     timeout 100 "$@" >/tmp/guest.out 2>&1 </dev/null &
     pid=$!
     await 100 listens
     ask "start vdk roce $words 127.0.0.1 --port {guest} --wire unix:{wire}" >/dev/null 2>&1
-    host=$(ask "wait 60" 2>&1) || { failed "$sentence: vdk: $host"; kill $pid; wait $pid; cat /tmp/guest.out; return; }
-    if wait $pid; then ok "$sentence"; else failed "$sentence: $(tail -n 3 /tmp/guest.out | tr '\n' ' ')"; fi
+    if ! host=$(ask "wait 80" 2>&1); then
+        kill $pid
+        failed "$sentence: vdk: $host"
+        wait $pid
+        return 1
+    fi
+    wait $pid || status=$?
+    ended $status "$sentence"
 }
 
 # vdk as the server, and a program of the guest as the client, which gets the place of the server.
 host_serves() { # sentence vdk-words program...
-    local sentence=$1 words=$2 port host status=0
+    local sentence=$1 words=$2 port status=0
     shift 2
     ask "start vdk roce $words --port {host} --wire unix:{wire}" >/dev/null 2>&1
-    port=$(ask listening 2>&1) || { failed "$sentence: vdk: $port"; return; }
+    port=$(ask listening 2>&1) || { failed "$sentence: vdk: $port"; return 1; }
     timeout 100 "$@" -p "$port" 10.0.2.2 >/tmp/guest.out 2>&1 </dev/null || status=$?
-    host=$(ask "wait 60" 2>&1) || { failed "$sentence: vdk: $host"; cat /tmp/guest.out; return; }
-    if [ $status = 0 ]; then ok "$sentence"; else failed "$sentence: $(tail -n 3 /tmp/guest.out | tr '\n' ' ')"; fi
+    host=$(ask "wait 80" 2>&1) || { failed "$sentence: vdk: $host"; return 1; }
+    ended $status "$sentence"
 }
+
+ended() { # status sentence
+    [ "$1" != 0 ] || return 0
+    failed "$2: it ended with $1: $(tail -n 3 /tmp/guest.out | tr '\n' ' ')"
+    return 1
+}
+
+# One run of perftest: both roles by name, the data compared where it is known where it must be.
+# Further words of vdk are in $faults.
+perftest() { # guest|host program size mtu gid count words-of-program...
+    local role=$1 program=$2 size=$3 mtu=$4 gid=$5 count=$6 operation words address=10.0.0.9 half offset place sentence
+    shift 6
+    [ $gid = 1 ] || address=fd00::9
+    operation=${program#ib_}
+    case "$operation $*" in
+        atomic*CMP*) words="bw --operation compare-swap" ;;
+        atomic*) words="bw --operation fetch-add" ;;
+        *_lat*) words="lat --operation ${operation%_lat} --size $size" ;;
+        *) words="bw --operation ${operation%_bw} --size $size" ;;
+    esac
+    words="$words --mtu $mtu --address $address -n $count --timeout ${timeout:-18} $faults"
+    # Longer ones are there for the data; their capture would be as long again.
+    [ $size -gt 65536 ] || words="$words --capture {folder}/peer.pcap"
+    words="$words --memory {folder}/peer.memory"
+    sentence="$program${*:+ $*} of $size bytes by $mtu to $address, the $role serves"
+    # Two halves, of which the first is the own, the second the other end's.
+    half=$size
+    [ $half -ge 4096 ] || half=4096
+    rm -f /memory
+    head -c $((2 * half)) /dev/zero >/memory
+    ${role}_serves "$sentence" "$words" $program -d rxe0 -x $gid -F -m $mtu -n $count -s $size --mmap=/memory "$@" || return 1
+    if [ $size -gt 2048 ] && [ "${operation%_bw}" != "$operation" ]; then
+        place=$(((size + 40 + 4095) / 4096 * 4096)) offset=0
+        [ $role = host ] || { place=0 offset=$half; }
+        if [ "$(ask "memory $place $size")" != "$(part /memory $offset $size)" ]; then
+            failed "$sentence: the data differ"
+            return 1
+        fi
+    fi
+    if [ $size -le 65536 ]; then
+        captured=$(ask captured 2>&1) || { failed "$sentence: $captured"; return 1; }
+    fi
+    [ -n "$faults" ] || ok "$sentence"
+}
+faults=
+
+part() { tail -c +$(($2 + 1)) "$1" | head -c $3 | sha256sum | cut -d' ' -f1; }

@@ -310,6 +310,15 @@ impl Conversation<'_> {
                 let seconds = object.parse().context("its argument is no number of seconds")?;
                 self.peers.wait(Duration::from_secs(seconds))
             }
+            "captured" => self.peers.captured(),
+            "judge" => self.peers.judge(),
+            "memory" | "sum" => {
+                let mut numbers = object.split(' ').map(str::parse);
+                let (Some(Ok(offset)), Some(Ok(length))) = (numbers.next(), numbers.next()) else {
+                    bail!("it needs an offset and a length");
+                };
+                if verb == "sum" { self.peers.sum(offset, length) } else { self.peers.memory(offset, length) }
+            }
             _ => bail!("the host does not know {verb:?}"),
         }
     }

@@ -38,18 +38,58 @@ const TOOLS: &[&str] = &[
     "/etc/libibverbs.d/rxe.driver",
 ];
 
-pub(super) const SCENES: &[Scene] = &[PINGPONG];
-
-/// `ibv_*_pingpong` in the guest.
-const PINGPONG: Scene = Scene {
-    name: "rxe-pingpong",
-    shows: "Linux's rxe and ibv_*_pingpong with vdk at the other end of the wire",
-    machine: NETWORK,
-    programs: TOOLS,
-    script: concat!(
-        include_str!("../../../qemu/scenes/rxe.sh"),
-        include_str!("../../../qemu/scenes/rxe-pingpong.sh")
-    ),
-    takes: Duration::from_secs(40),
-    ..Scene::EMPTY
-};
+pub(super) const SCENES: &[Scene] = &[
+    Scene {
+        name: "rxe-pingpong",
+        shows: "Linux's rxe and ibv_*_pingpong with vdk at the other end of the wire",
+        machine: NETWORK,
+        programs: TOOLS,
+        script: concat!(
+            include_str!("../../../qemu/scenes/rxe.sh"),
+            include_str!("../../../qemu/scenes/rxe-pingpong.sh")
+        ),
+        takes: Duration::from_secs(110),
+        limit: Duration::from_secs(600),
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "rxe-perftest",
+        shows: "Linux's rxe and perftest with vdk at the other end of the wire, the data compared",
+        machine: NETWORK,
+        programs: TOOLS,
+        script: concat!(
+            include_str!("../../../qemu/scenes/rxe.sh"),
+            include_str!("../../../qemu/scenes/rxe-perftest.sh")
+        ),
+        takes: Duration::from_secs(120),
+        limit: Duration::from_secs(600),
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "rxe-faults",
+        shows: "the same on a wire that loses, doubles, swaps and damages frames, and rxe's counters",
+        machine: NETWORK,
+        programs: TOOLS,
+        script: concat!(
+            include_str!("../../../qemu/scenes/rxe.sh"),
+            include_str!("../../../qemu/scenes/rxe-faults.sh")
+        ),
+        takes: Duration::from_secs(120),
+        limit: Duration::from_secs(600),
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "bench-roce",
+        shows: "rxe to rxe by perftest beside vdk to vdk, in one guest, measured",
+        machine: NETWORK,
+        programs: TOOLS,
+        script: concat!(
+            include_str!("../../../qemu/scenes/rxe.sh"),
+            include_str!("../../../qemu/scenes/bench-roce.sh")
+        ),
+        takes: Duration::from_secs(120),
+        limit: Duration::from_secs(600),
+        bench: true,
+        ..Scene::EMPTY
+    },
+];
