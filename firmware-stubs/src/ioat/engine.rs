@@ -54,24 +54,27 @@ impl Channel {
             return Work::Idle;
         }
         if self.executed == self.count && self.current.is_none() {
-            self.look_ahead(bus, surroundings);
-            return Work::Idle;
+            return self.look_ahead(bus, surroundings);
         }
         self.execute_batch(bus, attention, surroundings);
         Work::Busy
     }
 
-    /// Asks for the next descriptor while there is nothing to do, so that it is on its way
-    /// when the doorbell is. With long batches that would only take the line away from the
-    /// driver that is filling it.
+    /// Waits for the next doorbell, for a few looks. A driver that announces one copy at a
+    /// time waits for each of them, so everything that can be done ahead of the doorbell is:
+    /// the descriptor's line is asked for, and the way to memory is open. With long batches
+    /// that would only take the line away from the driver that is filling it.
     #[inline]
-    fn look_ahead(&self, bus: &mut BusMaster, surroundings: &Surroundings<'_>) {
-        if self.burst_length <= LOOK_AHEAD_BURST
-            && surroundings.bus_master()
-            && let Ok(burst) = bus.burst()
-        {
-            burst.prefetch(Iova::new(self.next));
+    fn look_ahead(&mut self, bus: &mut BusMaster, surroundings: &Surroundings<'_>) -> Work {
+        if self.burst_length > LOOK_AHEAD_BURST || !surroundings.bus_master() {
+            return Work::Idle;
         }
+        let Ok(burst) = bus.burst() else { return Work::Idle };
+        if self.is_plain() && surroundings.decoding() && !surroundings.has_faults() {
+            return self.await_one(&burst, surroundings);
+        }
+        burst.prefetch(Iova::new(self.next));
+        Work::Idle
     }
 
     fn execute_batch(

@@ -1,5 +1,7 @@
 //! The fast path of the engine: copies with nothing special about them.
 
+use core::sync::atomic::Ordering;
+
 use vdk_descriptors::ioat::IoatDescriptor;
 use vdk_hal::address::Iova;
 use vdk_iommu::soft::Burst;
@@ -7,6 +9,7 @@ use zerocopy::IntoBytes;
 
 use super::channel::Channel;
 use super::engine::{BATCH_BYTES, BATCH_DESCRIPTORS, Batch};
+use crate::shell::{Surroundings, Work};
 
 impl Channel {
     /// Whether nothing but the descriptors themselves says how they are executed.
@@ -69,6 +72,61 @@ impl Channel {
     }
 }
 
+impl Channel {
+    /// Waits for a doorbell that announces one copy like those of
+    /// [`execute_plain`](Self::execute_plain), and executes it with as little as possible
+    /// between the doorbell and the completion word. Whatever else comes is left alone.
+    ///
+    /// The channel is plain and idle, and the function decodes, masters the bus and has no
+    /// faults to inject.
+    #[inline]
+    pub(super) fn await_one(&mut self, burst: &Burst<'_>, surroundings: &Surroundings<'_>) -> Work {
+        let address = self.next;
+        let line = Iova::new(address);
+        let cell = burst.last_written(Iova::new(self.completion_address));
+        let (Some(memory), Some(cell)) = (burst.last_used(), cell) else {
+            burst.prefetch(line);
+            return Work::Idle;
+        };
+        let announced = self.count.wrapping_add(1);
+        let cap = self.transfer_cap.as_u64().min(BATCH_BYTES);
+        let word = self.idle_word(address);
+        let mut looks = LOOKS;
+        loop {
+            let value = self.doorbell.load();
+            if value == announced {
+                break;
+            }
+            if value != self.count || looks == 0 {
+                return Work::Idle;
+            }
+            looks -= 1;
+            memory.prefetch(line);
+        }
+        let mut descriptor = IoatDescriptor::default();
+        if address & 0x3f != 0 || !memory.read(line, descriptor.as_mut_bytes()) {
+            return Work::Idle;
+        }
+        let IoatDescriptor { size, control, source, destination, next, .. } = descriptor;
+        let size = u64::from(size);
+        let plain =
+            control.0 & !PLAIN_CONTROL == 0 && control.completion_write() && size.wrapping_sub(1) < cap;
+        if !plain || !memory.copy(Iova::new(destination), Iova::new(source), size) {
+            return Work::Idle;
+        }
+        // ORDERING: Release, so that the bytes are there for whoever sees the word.
+        cell.store(word, Ordering::Release);
+        (self.count, self.executed, self.burst_length, self.ahead) = (announced, announced, 1, 0);
+        (self.completed, self.next) = (address, next);
+        surroundings.count_doorbell();
+        surroundings.count_completion();
+        surroundings.count_descriptors(1, size);
+        Work::Busy
+    }
+}
+
+/// How often [`Channel::await_one`] looks before others have their turn.
+const LOOKS: u32 = 8;
 /// The control bits of a copy that is nothing special: snooping, completion, fence and the
 /// page breaks, which change nothing here.
 const PLAIN_CONTROL: u32 = 0x0000_00de;

@@ -97,6 +97,17 @@ impl Channel {
     fn completion_word(&self, address: u64) -> u64 {
         let idle = self.executed == self.count && self.current.is_none();
         let state = if idle { ChannelState::Idle } else { ChannelState::Active };
+        self.word(address, state)
+    }
+
+    /// The completion word after the descriptor at `address`, with nothing left to do.
+    #[inline]
+    pub(super) fn idle_word(&self, address: u64) -> u64 {
+        self.word(address, ChannelState::Idle)
+    }
+
+    #[inline]
+    fn word(&self, address: u64, state: ChannelState) -> u64 {
         let mut status = ChannelStatus::new(Iova::new(address), state);
         status.set_soft_error(self.soft_error);
         status.0

@@ -1,5 +1,7 @@
 //! An I/OAT moves bytes: chains, fills, the states and commands of a channel.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use vdk_firmware_stubs::{StubKind, StubOptions};
 use vdk_hal::dma::Permissions;
@@ -86,6 +88,59 @@ fn the_count_wraps_many_times_around_a_small_ring() {
     assert_eq!(channel.announced, (counted & 0xffff) as u16);
     assert_eq!(channel.read::<u16>(DMACOUNT), channel.announced);
     assert_eq!(bench.node.statistics().descriptors, u64::from(counted));
+}
+
+#[test]
+fn descriptors_announced_one_by_one_are_all_executed_once_whatever_they_are() {
+    let options = StubOptions { spin: Duration::from_millis(20), ..StubOptions::default() };
+    let bench = Bench::new(StubKind::Ioat, options);
+    let memory = bench.map(SOURCE, 64 << 10, Permissions::ReadWrite);
+    let mut expected = pattern(5, 64 << 10);
+    memory.write(0, &expected).unwrap();
+    let mut channel = Channel::start(&bench, 0, 16);
+    let (mut bytes_moved, mut completions) = (0, 0);
+    for index in 0..2000_usize {
+        let size = [64, 1, 4096, 7, 64][index % 5];
+        let from = index * 61 % (30 << 10);
+        // Sometimes onto itself, a little further on: that must not be done twice.
+        let to = if index.is_multiple_of(4) { from + size / 2 } else { (32 << 10) + index * 97 % (28 << 10) };
+        let (source, destination) = (SOURCE + from as u64, SOURCE + to as u64);
+        let last = match index % 7 {
+            3 => {
+                expected[to..to + size].fill(0xa5);
+                channel.post(size as u32, FILL | COMPLETE, 0xa5a5_a5a5_a5a5_a5a5, destination)
+            }
+            5 => {
+                channel.post(1, NULL | COMPLETE, 0, 0);
+                expected.copy_within(from..from + size, to);
+                channel.post(size as u32, COMPLETE, source, destination)
+            }
+            _ => {
+                expected.copy_within(from..from + size, to);
+                channel.post(size as u32, COMPLETE, source, destination)
+            }
+        };
+        bytes_moved += size as u64;
+        completions += 1;
+        channel.ring_doorbell();
+        channel.wait_for(last);
+        if index == 1000 {
+            // Every cached translation is stale now.
+            bench.map(DESTINATION, 4096, Permissions::Read);
+            bench.unmap(DESTINATION, 4096);
+        }
+    }
+    assert!(bytes(&memory) == expected, "the bytes differ");
+    assert_eq!(channel.errors(), 0);
+    let statistics = bench.node.statistics();
+    assert_eq!((statistics.bytes, statistics.completions), (bytes_moved, completions));
+    assert_eq!((statistics.doorbells, statistics.descriptors), (2000, 2285));
+    // What cannot be executed halts the channel here as elsewhere.
+    channel.post(64, COMPLETE, SOURCE, DESTINATION);
+    channel.ring_doorbell();
+    channel.wait_for_state(HALTED);
+    assert_eq!(bench.node.iommu().fault_count(), 1);
+    assert_eq!(bench.faults(), Vec::<String>::new());
 }
 
 #[test]

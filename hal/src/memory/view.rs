@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "accesses through addresses that a burst keeps valid")]
 
 use core::marker::PhantomData;
+use core::sync::atomic::AtomicU64;
 
 use super::access::Stale;
 use super::copy::{copy_bytes, copy_out, prefetch_line};
@@ -26,7 +27,7 @@ pub struct AccessView<'burst> {
     burst: PhantomData<&'burst ()>,
 }
 
-impl AccessView<'_> {
+impl<'burst> AccessView<'burst> {
     /// A view of memory that the burst behind the lifetime keeps in place.
     ///
     /// # Safety
@@ -71,6 +72,22 @@ impl AccessView<'_> {
         Ok(())
     }
 
+    /// The word at `offset`, for accesses in one piece while the burst lasts.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read), and when the address is not a multiple of 8.
+    #[inline(always)]
+    pub fn word(&self, offset: usize) -> Result<&'burst AtomicU64, Stale> {
+        let address: *mut u64 = self.pointer(offset, size_of::<u64>())?.cast();
+        if !address.is_aligned() {
+            return Err(Stale);
+        }
+        // SAFETY: `pointer` proved the word valid while the burst is borrowed, and it is
+        // aligned. Others that access it do so through raw pointers, too.
+        Ok(unsafe { AtomicU64::from_ptr(address) })
+    }
+
     /// Asks the processor for the cache line at `offset`; does nothing outside the memory.
     #[inline(always)]
     pub fn prefetch(&self, offset: usize) {
@@ -91,6 +108,8 @@ impl AccessView<'_> {
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::Ordering;
+
     use crate::address::ByteLength;
     use crate::memory::access::{AccessDomain, Stale};
     use crate::memory::{Pages, SharedMemory};
@@ -117,6 +136,14 @@ mod tests {
             assert_eq!(view.copy_from(offset, &view, 0, length), Err(Stale), "{offset} {length}");
         }
         assert_eq!(view.read(4090, &mut bytes[..7]), Err(Stale));
+        // A word is there only where all of it is, and aligned.
+        // ORDERING: Relaxed; there is one thread.
+        view.word(4088).unwrap().store(0x1122_3344_5566_7788, Ordering::Relaxed);
+        view.read(4088, &mut bytes[..8]).unwrap();
+        assert_eq!(bytes[..8], 0x1122_3344_5566_7788_u64.to_ne_bytes());
+        for offset in [4092, 4089, 4096, usize::MAX - 7] {
+            assert!(view.word(offset).is_err(), "{offset}");
+        }
         view.prefetch(usize::MAX);
     }
 

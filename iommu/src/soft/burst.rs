@@ -1,7 +1,7 @@
 //! A run of accesses of one bus master: the fast path.
 
 use core::fmt;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use vdk_hal::address::{ByteLength, Iova, IovaRange};
 use vdk_hal::memory::access::{AccessBurst, AccessView};
@@ -53,16 +53,27 @@ impl<'device> Burst<'device> {
     #[inline(always)]
     #[must_use]
     pub fn last_used(&self) -> Option<LastUsed<'_>> {
-        let window = |stream| {
-            let last = self.iotlb.last(stream);
-            let memory = self.access.view(&last.token).ok()?;
-            Some(Window { start: last.start.as_u64(), memory })
-        };
         Some(LastUsed {
-            read: window(Stream::Read)?,
-            source: window(Stream::CopySource)?,
-            destination: window(Stream::CopyDestination)?,
+            read: self.window(Stream::Read)?,
+            source: self.window(Stream::CopySource)?,
+            destination: self.window(Stream::CopyDestination)?,
         })
+    }
+
+    /// The word at `address`, for a store in this burst that cannot fail any more. `None`
+    /// unless the mapping that was written last, other than by a copy, has it.
+    #[inline(always)]
+    #[must_use]
+    pub fn last_written(&self, address: Iova) -> Option<&AtomicU64> {
+        let window = self.window(Stream::Write)?;
+        window.memory.word(window.offset(address)).ok()
+    }
+
+    #[inline(always)]
+    fn window(&self, stream: Stream) -> Option<Window<'_>> {
+        let last = self.iotlb.last(stream);
+        let memory = self.access.view(&last.token).ok()?;
+        Some(Window { start: last.start.as_u64(), memory })
     }
 
     /// Copies out of the device to `address` and on.
