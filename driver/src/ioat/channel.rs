@@ -169,6 +169,7 @@ impl<T> Channel<T> {
                 transfer_cap: device.facts().transfer_cap.as_u64(),
                 completion_interval: options.completion_interval.max(1),
                 interrupt: interrupt.is_some(),
+                software: doorbell.is_software(),
             },
         );
         Ok(Self {
@@ -327,6 +328,9 @@ impl<T> Channel<T> {
     #[inline]
     pub fn commit(&mut self) -> Result<(), ChannelError> {
         let Some(count) = self.ring.issue() else { return Ok(()) };
+        if self.ring.take_streamed() {
+            barrier::write_combining_flush();
+        }
         // As little as possible is stored between the last descriptor and the doorbell, so
         // that both lines are on their way together.
         let rung = self.doorbell.ring(barrier::doorbell(), count);

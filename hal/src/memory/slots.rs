@@ -145,6 +145,42 @@ impl<T: Slot> Slots<T> {
         }
     }
 
+    /// Stores a whole slot past the caches where it is one aligned cache line and the
+    /// processor can, and as [`store_words`](Self::store_words) elsewhere.
+    ///
+    /// A line that a software device on another processor has read would be asked back
+    /// before each store; this way nobody waits for it, and the device fetches it from
+    /// memory. The stores are ordered by
+    /// [`write_combining_flush`](crate::barrier::write_combining_flush) and by nothing less:
+    /// until then the slot has its old value, its new one, or a part of each, like memory
+    /// that a device writes.
+    ///
+    /// # Panics
+    ///
+    /// When `index` is not below [`count`](Self::count).
+    #[inline(always)]
+    pub fn stream<const N: usize>(&self, index: usize, values: [u64; N]) {
+        const { assert!(N == Self::WORDS, "a whole slot is streamed") };
+        if index >= self.count {
+            word_out_of_range(index, 0, self.count);
+        }
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if N == 8 && self.first.addr().is_multiple_of(64) {
+            for pair in 0..4 {
+                // SAFETY: `index < count`, and the pairs are the eight words of the slot.
+                let address = unsafe { self.first.add(index * 8 + pair * 2) };
+                // SAFETY:
+                // 1. Inside the checked range, and aligned to 16 since the table is to 64.
+                // 2. Every x86-64 processor has SSE2.
+                // 3. To the rest of the process it is a store by somebody else: nobody holds
+                //    a reference, and every access is atomic or volatile.
+                unsafe { stream_pair(address, values[pair * 2], values[pair * 2 + 1]) };
+            }
+            return;
+        }
+        self.store_words(index, 0, values);
+    }
+
     #[inline(always)]
     fn word(&self, index: usize, word: usize) -> &AtomicU64 {
         if index >= self.count || word >= Self::WORDS {
@@ -155,6 +191,22 @@ impl<T: Slot> Slots<T> {
         // SAFETY: aligned to 8 and alive by the type invariant; only used as an atomic.
         unsafe { AtomicU64::from_ptr(address) }
     }
+}
+
+/// Stores two words past the caches.
+///
+/// # Safety
+///
+/// `address` is aligned to 16 and valid for a write of 16 bytes.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+unsafe fn stream_pair(address: *mut u64, low: u64, high: u64) {
+    use core::arch::x86_64::{_mm_set_epi64x, _mm_stream_si128};
+
+    // SAFETY: every x86-64 processor has SSE2.
+    let pair = unsafe { _mm_set_epi64x(high.cast_signed(), low.cast_signed()) };
+    // SAFETY: the caller's contract.
+    unsafe { _mm_stream_si128(address.cast(), pair) };
 }
 
 // Functions of their own, since the arguments of a message would be stored on every access.
@@ -195,6 +247,32 @@ mod tests {
         assert!(memory.slots::<[u64; 2]>(16, 256).is_err());
         assert!(memory.slots::<[u64; 2]>(4, 1).is_err());
         assert!(memory.slots::<[u64; 2]>(0, usize::MAX).is_err());
+    }
+
+    #[test]
+    fn a_streamed_slot_is_there_after_the_flush() {
+        // Whole lines, and the same off their alignment.
+        for offset in [64, 72] {
+            let memory = SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).unwrap();
+            let slots = memory.slots::<[u64; 8]>(offset, 3).unwrap();
+            slots.write(2, &[9; 8]);
+            slots.stream(1, [1, 2, 3, 4, 5, 6, 7, 8]);
+            crate::barrier::write_combining_flush();
+            assert_eq!(slots.read(1), [1, 2, 3, 4, 5, 6, 7, 8]);
+            assert_eq!((slots.read(0)[7], slots.read(2)[0]), (0, 9));
+        }
+        let memory = SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).unwrap();
+        let small = memory.slots::<[u64; 2]>(0, 4).unwrap();
+        small.stream(0, [3, 4]);
+        crate::barrier::write_combining_flush();
+        assert_eq!(small.read(0), [3, 4]);
+    }
+
+    #[test]
+    #[should_panic(expected = "slot 3 word 0 of 3")]
+    fn streaming_past_the_end_is_a_bug_of_the_caller() {
+        let memory = SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).unwrap();
+        memory.slots::<[u64; 2]>(0, 3).unwrap().stream(3, [1, 2]);
     }
 
     #[test]

@@ -34,6 +34,7 @@
 
 mod end;
 mod post;
+mod streaming;
 #[cfg(test)]
 mod tests;
 
@@ -43,6 +44,7 @@ use vdk_descriptors::ioat::{IoatControl, IoatDescriptor};
 use vdk_hal::address::Iova;
 use vdk_hal::memory::Slots;
 
+use self::streaming::Streaming;
 use super::error::CompletionFault;
 use super::{Completion, Cookie};
 
@@ -67,6 +69,8 @@ pub(super) struct RingOptions {
     pub(super) completion_interval: u32,
     /// Whether a completion word comes with an interrupt.
     pub(super) interrupt: bool,
+    /// Whether the engine is software on another processor.
+    pub(super) software: bool,
 }
 
 /// What a completion word says.
@@ -119,6 +123,9 @@ pub(super) struct Ring<T> {
     /// Descriptors that were posted and never handed to the engine.
     withdrawn: u64,
     is_shut: bool,
+    streaming: Streaming,
+    /// Descriptors were streamed that no flush has ordered yet.
+    is_streamed: bool,
     /// The operation that was cut off while it was fed in pieces.
     cut: Option<u64>,
 }
@@ -162,6 +169,8 @@ impl<T> Ring<T> {
             capacity: options.capacity.into(),
             withdrawn: 0,
             is_shut: false,
+            streaming: Streaming::new(options.software),
+            is_streamed: false,
             cut: None,
         };
         ring.link();
@@ -227,6 +236,13 @@ impl<T> Ring<T> {
         #[expect(clippy::cast_possible_truncation, reason = "DMACOUNT counts modulo 2^16")]
         let count = (self.issued - self.epoch) as u16;
         Some(count)
+    }
+
+    /// Whether descriptors were streamed since it was asked last: they need a
+    /// [`write_combining_flush`](vdk_hal::barrier::write_combining_flush) before the doorbell.
+    #[inline(always)]
+    pub(super) fn take_streamed(&mut self) -> bool {
+        core::mem::take(&mut self.is_streamed)
     }
 
     /// What an address in a completion word or in CHANSTS means.

@@ -5,7 +5,7 @@ use vdk_descriptors::sg::{CopySegment, SgEntry};
 
 use super::super::Cookie;
 use super::super::error::RejectReason;
-use super::{Entry, FIRST_WORD, Ring, first_word, narrow};
+use super::{Entry, FIRST_WORD, Ring, SLOT_BYTES, first_word, narrow};
 
 /// What one or more descriptors do.
 #[derive(Clone, Copy, Debug)]
@@ -73,10 +73,17 @@ impl<T> Ring<T> {
 
     /// Posts one operation for each of `copies`, while there is room and they are within the
     /// cap; returns how many, and the one that is not.
-    ///
-    /// What each operation changes stays in registers until the last.
     #[inline(always)]
     pub(in crate::ioat) fn post_each(
+        &mut self,
+        copies: &mut impl Iterator<Item = (CopySegment, T)>,
+    ) -> (usize, Option<(CopySegment, T)>) {
+        if self.streaming.is_on() { self.post_all::<true>(copies) } else { self.post_all::<false>(copies) }
+    }
+
+    /// What each operation changes stays in registers until the last.
+    #[inline(always)]
+    fn post_all<const STREAM: bool>(
         &mut self,
         copies: &mut impl Iterator<Item = (CopySegment, T)>,
     ) -> (usize, Option<(CopySegment, T)>) {
@@ -84,6 +91,8 @@ impl<T> Ring<T> {
         let operations = self.posted.wrapping_sub(first);
         let (mut head, mut marked, mut word, mut bytes) = (first, self.marked, self.last_word, self.bytes);
         let mut long = None;
+        // What is streamed is so one later: the last one may still be marked, so it is stored.
+        let mut staged = [0; 3];
         while head != self.end {
             let Some((segment, owner)) = copies.next() else { break };
             let Transfer { source, destination, length } = segment.into();
@@ -97,14 +106,27 @@ impl<T> Ring<T> {
                 marked = head + 1;
                 word |= self.mark;
             }
-            self.write(head, word, source, destination);
+            if STREAM {
+                if head != first {
+                    self.stream(head - 1, staged);
+                }
+                staged = [word, source, destination];
+            } else {
+                self.write(head, word, source, destination);
+            }
             head += 1;
             bytes = length.wrapping_add(bytes);
             self.operations[operation] = Entry { owner: Some(owner), end: head };
         }
         let count = head - first;
+        if STREAM && count > 0 {
+            let [word, source, destination] = staged;
+            self.write(head - 1, word, source, destination);
+            self.is_streamed = true;
+        }
         (self.head, self.marked, self.last_word, self.bytes) = (head, marked, word, bytes);
         self.posted += count;
+        self.streaming.count(count);
         (narrow(count), long)
     }
 
@@ -165,6 +187,14 @@ impl<T> Ring<T> {
     #[inline(always)]
     fn write(&self, index: u64, word: u64, source: u64, destination: u64) {
         self.table.store_words(self.slot(index), FIRST_WORD, [word, source, destination]);
+    }
+
+    /// Writes a whole descriptor past the caches.
+    #[inline(always)]
+    fn stream(&self, index: u64, words: [u64; 3]) {
+        let [word, source, destination] = words;
+        let next = self.base + ((index + 1) & self.mask) * SLOT_BYTES;
+        self.table.stream(self.slot(index), [word, source, destination, next, 0, 0, 0, 0]);
     }
 
     /// A transfer above the cap, as several descriptors; `None` when there is no room or it

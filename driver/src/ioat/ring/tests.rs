@@ -50,7 +50,8 @@ fn ring(slots: usize, capacity: u32) -> (Ring<u32>, FakeEngine) {
 fn ring_with(slots: usize, capacity: u32, completion_interval: u32) -> (Ring<u32>, FakeEngine) {
     let bytes = ByteLength::from_usize(slots * 64);
     let memory = SharedMemory::allocate(bytes, Pages::Base).unwrap();
-    let options = RingOptions { capacity, transfer_cap: CAP, completion_interval, interrupt: false };
+    let options =
+        RingOptions { capacity, transfer_cap: CAP, completion_interval, interrupt: false, software: true };
     let ring = Ring::new(memory.slots(0, slots).unwrap(), Iova::new(BASE), options);
     let engine = FakeEngine::new(&ring, memory.slots(0, slots).unwrap());
     (ring, engine)
@@ -140,20 +141,52 @@ fn a_post_is_whole_or_nothing_and_says_why() {
 
 #[test]
 fn many_copies_are_posted_up_to_one_above_the_cap_or_the_end_of_the_ring() {
-    let (mut ring, mut engine) = ring_with(16, 7, 4);
-    let copy = |length| CopySegment { source: Iova::new(0x1000), destination: Iova::new(0x9000), length };
-    let lengths = [8, 4096, 4097, 8];
-    let mut copies = lengths.into_iter().map(copy).zip(0u32..);
-    let (posted, long) = ring.post_each(&mut copies);
-    assert_eq!((posted, long.map(|(segment, owner)| (segment.length, owner))), (2, Some((4097, 2))));
-    assert_eq!(copies.next().unwrap().1, 3, "what follows was not taken");
-    assert_eq!((ring.outstanding(), ring.bytes()), (2, 4104));
-    assert_eq!(post_each(&mut ring, 9, 10), 5, "seven in flight");
-    let count = ring.issue().unwrap();
-    let marks: Vec<_> = engine.run(count, 99).iter().map(|d| d.control.completion_write()).collect();
-    assert_eq!(marks, [false, false, false, true, false, false, true], "each fourth and the last");
-    report(&mut ring, engine.last).unwrap();
-    assert_eq!(retired(&mut ring, 99), [0, 1, 10, 11, 12, 13, 14]);
+    for streaming in [false, true] {
+        let (mut ring, mut engine) = ring_with(16, 7, 4);
+        ring.streaming.always(streaming);
+        let copy = |(length, owner)| {
+            let source = Iova::new(0x1000 + u64::from(owner));
+            (CopySegment { source, destination: Iova::new(0x9000), length }, owner)
+        };
+        let mut copies = [8, 4096, 4097, 8].into_iter().zip(0u32..).map(copy);
+        let (posted, long) = ring.post_each(&mut copies);
+        assert_eq!((posted, long.map(|(segment, owner)| (segment.length, owner))), (2, Some((4097, 2))));
+        assert_eq!(copies.next().unwrap().1, 3, "what follows was not taken");
+        assert_eq!((ring.outstanding(), ring.bytes()), (2, 4104));
+        let mut more = [8; 9].into_iter().zip(10u32..).map(copy);
+        assert_eq!(ring.post_each(&mut more).0, 5, "seven in flight");
+        let count = ring.issue().unwrap();
+        assert_eq!((ring.take_streamed(), ring.take_streamed()), (streaming, false));
+        vdk_hal::barrier::write_combining_flush();
+        let seen = engine.run(count, 99);
+        let marks: Vec<_> = seen.iter().map(|d| d.control.completion_write()).collect();
+        assert_eq!(marks, [false, false, false, true, false, false, true], "each fourth and the last");
+        let sources: Vec<_> = seen.iter().map(|d| d.source - 0x1000).collect();
+        assert_eq!(sources, [0, 1, 10, 11, 12, 13, 14]);
+        report(&mut ring, engine.last).unwrap();
+        assert_eq!(retired(&mut ring, 99), [0, 1, 10, 11, 12, 13, 14]);
+    }
+}
+
+#[test]
+fn a_streamed_ring_stays_a_ring_when_its_table_wraps() {
+    let (mut ring, mut engine) = ring_with(8, 7, 3);
+    ring.streaming.always(true);
+    for round in 0..100 {
+        let count = 1 + round % 7;
+        assert_eq!(post_each(&mut ring, count, 0), count);
+        let rung = ring.issue().unwrap();
+        assert!(ring.take_streamed());
+        vdk_hal::barrier::write_combining_flush();
+        let seen = engine.run(rung, 99);
+        assert_eq!(seen.len(), count);
+        assert!(seen.last().unwrap().control.completion_write());
+        report(&mut ring, engine.last).unwrap();
+        assert_eq!(retired(&mut ring, 99).len(), count);
+    }
+    // Without copies there is nothing to flush.
+    assert_eq!(post_each(&mut ring, 0, 0), 0);
+    assert!(!ring.take_streamed());
 }
 
 #[test]
@@ -315,11 +348,13 @@ proptest! {
         order in 1u32..7,
         spare in 0u32..3,
         interval in 1u32..20,
+        streaming: bool,
         steps in prop::collection::vec((0u8..5, 0usize..9), 1..400),
     ) {
         let room = (1usize << order) - 1;
         let capacity = u32::try_from(room).unwrap();
         let (mut ring, mut engine) = ring_with(1 << (order + spare), capacity, interval);
+        ring.streaming.always(streaming);
         let mut model = VecDeque::new();
         let (mut posted, mut issued, mut done, mut next) = (0usize, 0usize, 0usize, 0u32);
         let mut count = 0;
