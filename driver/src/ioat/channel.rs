@@ -335,6 +335,7 @@ impl<T> Channel<T> {
         // that both lines are on their way together.
         let rung = self.doorbell.ring(barrier::doorbell(), count);
         self.statistics.doorbells += 1;
+        self.ring.prefetch();
         match rung {
             Ok(()) => Ok(()),
             Err(error) => Err(self.fail_register(error)),

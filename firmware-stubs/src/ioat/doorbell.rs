@@ -29,6 +29,12 @@ impl Doorbell {
         }
     }
 
+    /// Whether the driver writes to a cell, which may change at any time.
+    #[inline(always)]
+    pub(super) fn is_mapped(&self) -> bool {
+        self.cell.is_some()
+    }
+
     /// Asks for the cell ahead of the next look at it.
     #[inline(always)]
     pub(super) fn prefetch(&self) {

@@ -54,27 +54,10 @@ impl Channel {
             return Work::Idle;
         }
         if self.executed == self.count && self.current.is_none() {
-            return self.look_ahead(bus, surroundings);
+            return Work::Idle;
         }
         self.execute_batch(bus, attention, surroundings);
         Work::Busy
-    }
-
-    /// Waits for the next doorbell, for a few looks. A driver that announces one copy at a
-    /// time waits for each of them, so everything that can be done ahead of the doorbell is:
-    /// the descriptor's line is asked for, and the way to memory is open. With long batches
-    /// that would only take the line away from the driver that is filling it.
-    #[inline]
-    fn look_ahead(&mut self, bus: &mut BusMaster, surroundings: &Surroundings<'_>) -> Work {
-        if self.burst_length > LOOK_AHEAD_BURST || !surroundings.bus_master() {
-            return Work::Idle;
-        }
-        let Ok(burst) = bus.burst() else { return Work::Idle };
-        if self.is_plain() && surroundings.decoding() && !surroundings.has_faults() {
-            return self.await_one(&burst, surroundings);
-        }
-        burst.prefetch(Iova::new(self.next));
-        Work::Idle
     }
 
     fn execute_batch(
@@ -299,8 +282,6 @@ fn data_error(fault: TranslationFault) -> ChannelErrors {
 pub(super) const BATCH_DESCRIPTORS: u16 = 64;
 /// About the most bytes of one batch, and the longest slice of a descriptor.
 pub(super) const BATCH_BYTES: u64 = 64 << 10;
-/// Up to how many descriptors for a doorbell the next one is looked for ahead of it.
-const LOOK_AHEAD_BURST: u16 = 2;
 
 /// The control bits that a copy may use: all but bundle, cache hints to a processor and the
 /// reserved ones.

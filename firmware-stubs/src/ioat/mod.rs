@@ -237,6 +237,13 @@ impl DeviceModel for Ioat {
         for channel in &mut self.channels {
             work = work.and(channel.step(bus, &mut self.attention, surroundings));
         }
+        if work == Work::Idle {
+            // With two of them, one would wait for the other.
+            let mut running = self.channels.iter_mut().filter(|channel| channel.is_running());
+            if let (Some(channel), None) = (running.next(), running.next()) {
+                work = channel.await_doorbell(bus, surroundings);
+            }
+        }
         if self.attention.is_delayed() { work.and(self.attention.deliver_due(surroundings)) } else { work }
     }
 }

@@ -4,10 +4,10 @@ use core::sync::atomic::Ordering;
 
 use vdk_descriptors::ioat::IoatDescriptor;
 use vdk_hal::address::Iova;
-use vdk_iommu::soft::Burst;
+use vdk_iommu::soft::{Burst, BusMaster};
 use zerocopy::IntoBytes;
 
-use super::channel::Channel;
+use super::channel::{Channel, State};
 use super::engine::{BATCH_BYTES, BATCH_DESCRIPTORS, Batch};
 use crate::shell::{Surroundings, Work};
 
@@ -73,21 +73,42 @@ impl Channel {
 }
 
 impl Channel {
+    /// Whether the channel executes what is announced to it.
+    #[inline]
+    pub(super) fn is_running(&self) -> bool {
+        self.state == State::Running
+    }
+
+    /// Waits for the next doorbell, for a few looks, when the last one announced little: a
+    /// driver that announces one copy at a time waits for each of them, so everything that
+    /// can be done ahead of the doorbell is. The descriptor is left alone until then: looking
+    /// at it would take its line away from the driver that is about to fill it.
+    ///
+    /// The channel has nothing to do.
+    #[inline]
+    pub(super) fn await_doorbell(&mut self, bus: &mut BusMaster, surroundings: &Surroundings<'_>) -> Work {
+        let answers = surroundings.decoding() && surroundings.bus_master() && !surroundings.has_faults();
+        if self.burst_length > LONE_BURST || !self.doorbell.is_mapped() || !self.is_plain() {
+            return Work::Idle;
+        }
+        if !answers || self.trouble.wedged {
+            return Work::Idle;
+        }
+        match bus.burst() {
+            Ok(burst) => self.await_one(&burst, surroundings),
+            Err(_) => Work::Idle,
+        }
+    }
+
     /// Waits for a doorbell that announces one copy like those of
     /// [`execute_plain`](Self::execute_plain), and executes it with as little as possible
     /// between the doorbell and the completion word. Whatever else comes is left alone.
-    ///
-    /// The channel is plain and idle, and the function decodes, masters the bus and has no
-    /// faults to inject.
     #[inline]
-    pub(super) fn await_one(&mut self, burst: &Burst<'_>, surroundings: &Surroundings<'_>) -> Work {
+    fn await_one(&mut self, burst: &Burst<'_>, surroundings: &Surroundings<'_>) -> Work {
         let address = self.next;
         let line = Iova::new(address);
         let cell = burst.last_written(Iova::new(self.completion_address));
-        let (Some(memory), Some(cell)) = (burst.last_used(), cell) else {
-            burst.prefetch(line);
-            return Work::Idle;
-        };
+        let (Some(memory), Some(cell)) = (burst.last_used(), cell) else { return Work::Idle };
         let announced = self.count.wrapping_add(1);
         let cap = self.transfer_cap.as_u64().min(BATCH_BYTES);
         let word = self.idle_word(address);
@@ -101,7 +122,11 @@ impl Channel {
                 return Work::Idle;
             }
             looks -= 1;
-            memory.prefetch(line);
+            // Without a pause the processor runs many looks ahead and has to throw them away
+            // when the line changes; with one at each look it sees the change late.
+            if looks.is_multiple_of(LOOKS_PER_PAUSE) {
+                core::hint::spin_loop();
+            }
         }
         let mut descriptor = IoatDescriptor::default();
         if address & 0x3f != 0 || !memory.read(line, descriptor.as_mut_bytes()) {
@@ -125,8 +150,12 @@ impl Channel {
     }
 }
 
+/// How many descriptors the last doorbell announced at most when the next one is awaited.
+const LONE_BURST: u16 = 2;
 /// How often [`Channel::await_one`] looks before others have their turn.
-const LOOKS: u32 = 8;
+const LOOKS: u32 = 64;
+/// After how many looks it pauses.
+const LOOKS_PER_PAUSE: u32 = 4;
 /// The control bits of a copy that is nothing special: snooping, completion, fence and the
 /// page breaks, which change nothing here.
 const PLAIN_CONTROL: u32 = 0x0000_00de;

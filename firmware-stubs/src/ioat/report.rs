@@ -100,7 +100,7 @@ impl Channel {
         self.word(address, state)
     }
 
-    /// The completion word after the descriptor at `address`, with nothing left to do.
+    /// The completion word after the descriptor at `address` when nothing is left to do.
     #[inline]
     pub(super) fn idle_word(&self, address: u64) -> u64 {
         self.word(address, ChannelState::Idle)

@@ -98,8 +98,11 @@ impl Watch {
     /// Counts a look in vain; false when it is time to sleep. The clock is read rarely.
     #[inline]
     fn goes_on(&mut self) -> bool {
+        if self.most.is_zero() {
+            return false;
+        }
         self.looks = self.looks.wrapping_add(1);
-        if self.looks % LOOKS_PER_CLOCK != 1 {
+        if !self.looks.is_multiple_of(LOOKS_PER_CLOCK) {
             return true;
         }
         let now = Instant::now();

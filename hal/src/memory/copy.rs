@@ -127,6 +127,19 @@ pub(super) fn prefetch_line(address: *const u8) {
     let _ = address;
 }
 
+/// Asks the processor for the cache line at `address`, to write it soon.
+#[inline(always)]
+pub(super) fn prefetch_line_for_write(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch of any address has no effect on memory or flags, and processors
+    // that lack it take it for an instruction without effect.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
+}
+
 /// Loads a word of `width` in one access; the bits above it are zero.
 ///
 /// # Safety

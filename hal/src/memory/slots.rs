@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::copy::prefetch_line_for_write;
 use super::{OutOfBounds, SharedMemory};
 
 /// What a slot holds: plain bytes, a whole number of 64-bit words.
@@ -179,6 +180,15 @@ impl<T: Slot> Slots<T> {
             return;
         }
         self.store_words(index, 0, values);
+    }
+
+    /// Asks the processor for the line of a slot that will be written soon; does nothing when
+    /// there is no such slot.
+    #[inline(always)]
+    pub fn prefetch_for_write(&self, index: usize) {
+        if index < self.count {
+            prefetch_line_for_write(self.first.wrapping_add(index * Self::WORDS).cast());
+        }
     }
 
     #[inline(always)]

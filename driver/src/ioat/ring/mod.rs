@@ -238,6 +238,13 @@ impl<T> Ring<T> {
         Some(count)
     }
 
+    /// Asks for the line of the next slot, so that it is there when the next descriptor is
+    /// written.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        self.table.prefetch_for_write(self.slot(self.head));
+    }
+
     /// Whether descriptors were streamed since it was asked last: they need a
     /// [`write_combining_flush`](vdk_hal::barrier::write_combining_flush) before the doorbell.
     #[inline(always)]
