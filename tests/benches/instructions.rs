@@ -304,7 +304,7 @@ fn ioat_post_copy(mut engine: Engine) -> Engine {
     engine
 }
 
-#[library_benchmark(config = recorded(121_127))]
+#[library_benchmark(config = recorded(138_139))]
 #[bench::of_64_bytes(engine())]
 fn ioat_post_and_commit_copy(mut engine: Engine) -> Engine {
     for round in 0..ROUNDS {
