@@ -120,6 +120,13 @@ impl<'a> Unverified<'a> {
         icrc::compute(self.frame.headers.network.encapsulation(), self.covered).unwrap_or(!self.carried)
     }
 
+    /// Whether the invariant CRC is right.
+    #[inline]
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        self.carried == self.computed()
+    }
+
     /// The frame, when its invariant CRC is right.
     ///
     /// # Errors

@@ -6,6 +6,8 @@
 //! and UDP, and the byte of the base transport header that has the congestion bits. The CRC
 //! stands in the packet with its lowest byte first.
 
+use std::sync::LazyLock;
+
 use crc32fast::Hasher;
 
 /// How long the invariant CRC is.
@@ -37,24 +39,28 @@ impl Encapsulation {
     /// Sets the fields that may change to ones; `headers` has at least `length` bytes.
     #[inline]
     fn mask(self, headers: &mut [u8]) {
-        let (ranges, congestion): (&[core::ops::Range<usize>], usize) = match self {
-            Self::Ipv4 => (&[1..2, 8..9, 10..12, 26..28], 32),
-            Self::Ipv6 => (&[1..4, 7..8, 46..48], 52),
-            Self::GlobalRoute => (&[1..4, 7..8], 44),
-        };
-        for range in ranges {
-            if let Some(field) = headers.get_mut(range.clone()) {
-                field.fill(0xff);
+        match self {
+            Self::Ipv4 => {
+                let Some(bytes) = headers.first_chunk_mut::<40>() else { return };
+                for field in [1, 8, 10, 11, 26, 27, 32] {
+                    bytes[field] = 0xff;
+                }
             }
-        }
-        if let Some(byte) = headers.get_mut(congestion) {
-            *byte = 0xff;
-        }
-        // The version stays, the traffic class begins in the lower half of its byte.
-        if self != Self::Ipv4
-            && let Some(byte) = headers.first_mut()
-        {
-            *byte |= 0x0f;
+            // The version stays, the traffic class begins in the lower half of its byte.
+            Self::Ipv6 => {
+                let Some(bytes) = headers.first_chunk_mut::<60>() else { return };
+                bytes[0] |= 0x0f;
+                for field in [1, 2, 3, 7, 46, 47, 52] {
+                    bytes[field] = 0xff;
+                }
+            }
+            Self::GlobalRoute => {
+                let Some(bytes) = headers.first_chunk_mut::<52>() else { return };
+                bytes[0] |= 0x0f;
+                for field in [1, 2, 3, 7, 44] {
+                    bytes[field] = 0xff;
+                }
+            }
         }
     }
 }
@@ -71,33 +77,34 @@ pub fn compute(encapsulation: Encapsulation, packet: &[u8]) -> Option<u32> {
     if packet.len() < headers {
         return None;
     }
-    if packet.len() <= SMALL {
-        let mut block = [0; SMALL];
-        Some(hash(&mut block, encapsulation, packet, &[]))
+    if packet.len() <= BLOCK {
+        Some(hash::<BLOCK>(encapsulation, packet, &[]))
+    } else if packet.len() <= SMALL {
+        Some(hash::<SMALL>(encapsulation, packet, &[]))
     } else {
         // What is left is a multiple of 16 bytes, which the fast implementation does at once.
         let (head, rest) = packet.split_at_checked(headers + (packet.len() - headers) % 16)?;
-        let mut block = [0; HEAD];
-        Some(hash(&mut block, encapsulation, head, rest))
+        Some(hash::<BLOCK>(encapsulation, head, rest))
     }
 }
 
-/// Hashes `head`, with its fields masked, and `rest`. `block` is zero and longer than `head`.
+/// Hashes `head`, which has at most `N` bytes, with its fields masked, and `rest`.
 ///
 /// Leading zeros do not change a CRC whose register is zero, and the register may be added
-/// to the first bytes instead of being set. So `head` is moved to the end of a block of a
-/// length for which the implementation is fast.
+/// to the first bytes instead of being set. So `head` is moved to the end of a block of zeros of
+/// a length for which the implementation is fast.
 #[inline]
-fn hash<const N: usize>(block: &mut [u8; N], encapsulation: Encapsulation, head: &[u8], rest: &[u8]) -> u32 {
-    let length = if head.len() <= BLOCK { BLOCK } else { head.len().next_multiple_of(16) };
-    let mut hasher = Hasher::new_with_initial(ZERO_REGISTER);
+fn hash<const N: usize>(encapsulation: Encapsulation, head: &[u8], rest: &[u8]) -> u32 {
+    let mut block = [0; N];
+    let length = if N == BLOCK { N } else { head.len().next_multiple_of(16) };
+    let mut hasher = START.clone();
     if let Some(block) = block.get_mut(..length)
         && let Some(place) = block.get_mut(length - head.len()..)
     {
         place.copy_from_slice(head);
         encapsulation.mask(place);
-        for (byte, register) in place.iter_mut().zip(AFTER_ONES.to_le_bytes()) {
-            *byte ^= register;
+        if let Some(first) = place.first_chunk_mut() {
+            *first = (u32::from_le_bytes(*first) ^ AFTER_ONES).to_le_bytes();
         }
         hasher.update(block);
     }
@@ -109,11 +116,12 @@ fn hash<const N: usize>(block: &mut [u8; N], encapsulation: Encapsulation, head:
 
 /// Up to this length a packet is copied as a whole.
 const SMALL: usize = 256;
-/// The shortest length that the implementation does with carry-less multiplication.
+/// The shortest length that the implementation does with carry-less multiplication. The headers
+/// up to the base transport header and 15 bytes more are shorter.
 const BLOCK: usize = 128;
-/// The headers up to the base transport header, 15 bytes more, and what makes it [`BLOCK`].
-const HEAD: usize = 128;
 /// The register after eight bytes of ones.
 const AFTER_ONES: u32 = 0xdebb_20e3;
 /// What tells the implementation to begin with a register of zero.
 const ZERO_REGISTER: u32 = u32::MAX;
+/// The beginning of every CRC; what the processor can do is looked up once.
+static START: LazyLock<Hasher> = LazyLock::new(|| Hasher::new_with_initial(ZERO_REGISTER));

@@ -218,7 +218,7 @@ impl Network {
             let field = u16::from_be_bytes([header[6], header[7]]);
             return Err(unless_foreign(packet, FrameError::Fragment(field)));
         }
-        if !view.verify_checksum() {
+        if sum(header) != u16::MAX {
             return Err(unless_foreign(packet, FrameError::Ipv4Checksum(view.checksum())));
         }
         let length = usize::from(view.total_len());
@@ -254,7 +254,9 @@ impl Network {
                 view.set_next_header(IpProtocol::Udp);
                 view.set_src_addr(header.source);
                 view.set_dst_addr(header.destination);
-                view.fill_checksum();
+                view.set_checksum(0);
+                let checksum = !sum(&bytes);
+                Ipv4Packet::new_unchecked(&mut bytes[..]).set_checksum(checksum);
                 if let Some((front, rest)) = place.split_first_chunk_mut() {
                     *front = bytes;
                     udp.write(rest, following);
@@ -368,6 +370,19 @@ fn put_tag(place: &mut [u8], offset: usize, control: u16, following: u16) {
         let ([a, b], [c, d]) = (control.to_be_bytes(), following.to_be_bytes());
         *place = [a, b, c, d];
     }
+}
+
+/// The sum in ones' complement of an IPv4 header, as its checksum has it: 0xffff when that is
+/// right.
+#[inline]
+fn sum(header: &[u8; 20]) -> u16 {
+    let (words, _) = header.as_chunks();
+    let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+    // Sixteen bits thrice, the carries added again: the last time there is none.
+    let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let [.., high, low] = ((sum & 0xffff) + (sum >> 16)).to_be_bytes();
+    u16::from_be_bytes([high, low])
 }
 
 /// What is wrong with an IPv4 packet of UDP; or that it is sent to another port, in which case

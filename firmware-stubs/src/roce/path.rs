@@ -52,7 +52,7 @@ impl Path {
 #[derive(Debug)]
 pub(super) struct Room<'a> {
     bytes: &'a mut [u8],
-    path: Path,
+    path: &'a Path,
     destination: Qpn,
 }
 
@@ -67,13 +67,14 @@ pub(super) enum Unbuilt<E> {
 
 impl<'a> Room<'a> {
     #[inline]
-    pub(super) fn new(bytes: &'a mut [u8], path: Path, destination: Qpn) -> Self {
+    pub(super) fn new(bytes: &'a mut [u8], path: &'a Path, destination: Qpn) -> Self {
         Self { bytes, path, destination }
     }
 
-    /// Sends the frame another way than the queue pair's.
-    pub(super) fn redirect(&mut self, path: Path, destination: Qpn) {
-        (self.path, self.destination) = (path, destination);
+    /// The same room for a frame that goes another way than the queue pair's.
+    #[inline]
+    pub(super) fn redirect<'b>(&'b mut self, path: &'b Path, destination: Qpn) -> Room<'b> {
+        Room { bytes: self.bytes, path, destination }
     }
 
     /// Builds a frame with `length` bytes of payload, which `fill` writes. Its destination is

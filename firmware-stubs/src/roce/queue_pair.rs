@@ -297,21 +297,22 @@ impl QueuePair {
         if let Some((path, sender)) = self.congestion.take() {
             return self.notify(path, sender, bytes);
         }
-        let path = match (self.path, self.service) {
+        let may_respond = self.responder.has_response();
+        let draining = self.state == State::SendQueueDrain;
+        let may_request = self.state.sends() && self.requester.may_send(draining);
+        if !may_respond && !may_request {
+            return None;
+        }
+        let path = match (&self.path, self.service) {
             (Some(path), _) => path,
             // A datagram has a path of its own.
-            (None, Service::Datagram) => UNKNOWN_PATH,
+            (None, Service::Datagram) => &UNKNOWN_PATH,
             (None, _) => return None,
         };
         let mut room = Room::new(bytes, path, self.destination);
-        let may_respond = self.responder.has_response();
         self.turn = !self.turn;
-        if may_respond && (self.turn || !self.state.sends()) {
-            return self.respond(host, &mut room);
-        }
-        if self.state.sends() {
-            let draining = self.state == State::SendQueueDrain;
-            match self.requester.send(now, draining, host, &mut room, &mut self.counters) {
+        if may_request && !(may_respond && self.turn) {
+            match self.requester.send(now, host, &mut room, &mut self.counters) {
                 Sending::Frame(length) => {
                     self.counters.frames_sent += 1;
                     if self.service != Service::ReliableConnected {
@@ -326,11 +327,10 @@ impl QueuePair {
                 }
             }
         }
-        if may_respond { self.respond(host, &mut room) } else { None }
-    }
-
-    fn respond(&mut self, host: &mut impl Host, room: &mut Room<'_>) -> Option<usize> {
-        let (length, effect) = self.responder.respond(host, room);
+        if !may_respond {
+            return None;
+        }
+        let (length, effect) = self.responder.respond(host, &mut room);
         self.counters.frames_sent += u64::from(length.is_some());
         self.apply(effect, host);
         length
@@ -339,7 +339,7 @@ impl QueuePair {
     fn notify(&mut self, path: Path, sender: Qpn, bytes: &mut [u8]) -> Option<usize> {
         let mut bth = Bth::new(Opcode::CONGESTION_NOTIFICATION, sender, Psn::new(0));
         bth.backward_congestion = true;
-        let mut room = Room::new(bytes, path, sender);
+        let mut room = Room::new(bytes, &path, sender);
         let length = room.build::<()>(bth, Extension::Congestion, 0, |_| Ok(())).ok()?;
         self.counters.congestion_sent += 1;
         self.counters.frames_sent += 1;

@@ -71,7 +71,9 @@ impl SendSlot {
 /// twice.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
+    /// A power of two of them, so that a place needs no division.
     slots: Box<[T]>,
+    capacity: u64,
     entries: Box<[ScatterGatherEntry]>,
     most: u32,
     head: u64,
@@ -80,11 +82,13 @@ pub(super) struct Ring<T> {
 
 impl<T: Copy> Ring<T> {
     fn new(capacity: u32, most: u32, empty: T) -> Self {
-        let capacity = usize::try_from(capacity.max(1)).unwrap_or(1);
+        let capacity = u64::from(capacity.max(1));
+        let places = usize::try_from(capacity.next_power_of_two()).unwrap_or(1);
         let width = usize::try_from(most).unwrap_or(0);
         Self {
-            slots: vec![empty; capacity].into(),
-            entries: vec![ScatterGatherEntry::default(); capacity.saturating_mul(width)].into(),
+            slots: vec![empty; places].into(),
+            capacity,
+            entries: vec![ScatterGatherEntry::default(); places.saturating_mul(width)].into(),
             most,
             head: 0,
             tail: 0,
@@ -110,10 +114,10 @@ impl<T: Copy> Ring<T> {
 
     #[inline]
     fn place(&self, slot: u64) -> usize {
-        // CAST: the remainder is below the length, which is a `usize`.
-        #[expect(clippy::cast_possible_truncation, reason = "below a length that is a usize")]
-        let place = (slot % self.slots.len() as u64) as usize;
-        place
+        // CAST: the low bits of the slot are kept, fewer than a `usize` has.
+        #[expect(clippy::cast_possible_truncation, reason = "only the low bits are wanted")]
+        let slot = slot as usize;
+        slot & (self.slots.len() - 1)
     }
 
     #[inline]
@@ -145,9 +149,9 @@ impl<T: Copy> Ring<T> {
     /// Whether another request fits, and its pieces.
     fn admits(&self, entries: usize) -> Result<(), PostError> {
         let used = self.tail - self.head;
-        let capacity = self.slots.len() as u64;
-        if used >= capacity {
-            return Err(PostError::QueueFull { capacity: u32::try_from(capacity).unwrap_or(u32::MAX) });
+        if used >= self.capacity {
+            let capacity = u32::try_from(self.capacity).unwrap_or(u32::MAX);
+            return Err(PostError::QueueFull { capacity });
         }
         if entries > usize::try_from(self.most).unwrap_or(usize::MAX) {
             return Err(PostError::Entries { count: entries, most: self.most });

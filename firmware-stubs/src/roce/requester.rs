@@ -215,28 +215,31 @@ impl Requester {
         self.queue.post(request, mtu, most)
     }
 
-    /// Builds the next frame in `room`. Begins nothing new when `draining`.
+    /// Whether there is something to send. Nothing new begins when `draining`.
+    #[inline]
+    pub(super) fn may_send(&self, draining: bool) -> bool {
+        // What stands before a request that is stuck may have to be sent again.
+        let stuck = self.stuck.is_some_and(|(slot, _)| slot <= self.cursor.slot);
+        if self.not_ready_until.is_some() || stuck {
+            return false;
+        }
+        let fresh = self.cursor.slot == self.begun;
+        if fresh && (draining || self.begun == self.queue.ring.tail() || !self.may_begin()) {
+            return false;
+        }
+        self.cursor.psn - self.unacknowledged < u64::from(self.allowance)
+    }
+
+    /// Builds the next frame in `room`, which [`may_send`](Self::may_send) allowed.
     #[inline]
     pub(super) fn send(
         &mut self,
         now: Time,
-        draining: bool,
         host: &mut impl Host,
         room: &mut Room<'_>,
         counters: &mut Counters,
     ) -> Sending {
-        // What stands before a request that is stuck may have to be sent again.
-        let stuck = self.stuck.is_some_and(|(slot, _)| slot <= self.cursor.slot);
-        if self.not_ready_until.is_some() || stuck {
-            return Sending::Nothing;
-        }
         let fresh = self.cursor.slot == self.begun;
-        if fresh && (draining || self.begun == self.queue.ring.tail() || !self.may_begin()) {
-            return Sending::Nothing;
-        }
-        if self.cursor.psn - self.unacknowledged >= u64::from(self.allowance) {
-            return Sending::Nothing;
-        }
         if fresh && let Err(status) = self.begin(host) {
             return self.hold_up(self.cursor.slot, status, host);
         }

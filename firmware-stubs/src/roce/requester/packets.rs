@@ -56,7 +56,6 @@ impl Requester {
                 }
                 let source = self.settings.number;
                 let deth = slot.destination.as_ref().map(|destination| {
-                    room.redirect(destination.path, destination.queue_pair);
                     let own = destination.q_key.is_controlled();
                     Deth { key: if own { self.settings.q_key } else { destination.q_key }, source }
                 });
@@ -65,10 +64,14 @@ impl Requester {
         };
         // CAST: a payload is at most the MTU.
         let length = length as usize;
-        room.build(bth, extension, length, |bytes| {
-            self.queue.gather(host, self.settings.domain, number, offset, bytes)
-        })
-        .map_err(|unbuilt| match unbuilt {
+        let fill = |bytes: &mut [u8]| self.queue.gather(host, self.settings.domain, number, offset, bytes);
+        let built = match &slot.destination {
+            Some(destination) => {
+                room.redirect(&destination.path, destination.queue_pair).build(bth, extension, length, fill)
+            }
+            None => room.build(bth, extension, length, fill),
+        };
+        built.map_err(|unbuilt| match unbuilt {
             Unbuilt::Payload(_) => Status::LocalProtection,
             Unbuilt::Room => Status::LocalQueuePairOperation,
         })
