@@ -180,3 +180,22 @@ fn random_and_damaged_bytes_vanish() {
     lab.deliver(End::Server, &good);
     assert!(lab.next_frame(End::Server).is_some());
 }
+
+#[test]
+fn a_peer_that_counts_backwards_for_ever_leads_an_unreliable_connection_nowhere() {
+    let service = Service::UnreliableConnected;
+    let mut lab = Lab::new(Settings { service, ..Settings::default() });
+    let (number, mut psn) = (lab.server.number, lab.psns[0]);
+    for round in 1..=20 {
+        // The furthest that still counts as back.
+        psn = psn.after((1 << 23) + 1);
+        let like = frame(&mut Random(round), &lab, End::Server, &[psn]);
+        let bth = Bth::new(Opcode::UC_WRITE_LAST, number, psn);
+        let headers = Headers { bth, extension: Extension::None, ..Frame::parse(&like).unwrap().headers };
+        let mut bytes = vec![0; headers.frame_length(8)];
+        Frame { headers, payload: &[0; 8] }.build(&mut bytes).unwrap();
+        lab.deliver(End::Server, &bytes);
+        assert_eq!(lab.server.endpoint.expected_psn(number), Some(psn.after(1)));
+        assert_eq!(lab.server.endpoint.counters(number).unwrap().dropped, round);
+    }
+}

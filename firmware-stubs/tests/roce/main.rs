@@ -2,7 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+#[expect(unreachable_pub, reason = "the fuzz targets have it as a crate of its own")]
+#[path = "../../../tests/fuzz/src/lib.rs"]
+mod attack;
 mod capture;
+mod cases;
 mod hostile;
 mod lab;
 mod loss;
@@ -10,4 +14,5 @@ mod model;
 mod oracle;
 mod random;
 mod reliable;
+mod scripts;
 mod services;

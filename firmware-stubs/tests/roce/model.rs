@@ -3,17 +3,19 @@
 //! Both ends post at random, over a wire that loses, doubles and delays frames, with a clock
 //! that jumps. The reference is memory on which each request is carried out once, in order,
 //! when it is posted. In the end all bytes must be where the reference has them, and each
-//! request must have completed once and in order. A failure names its seed; with `ROCE_SEED`
-//! set, only that schedule runs.
+//! request must have completed once and in order. On the way a queue pair may fail, be reset
+//! and connected again, or meet a local key that allows nothing. A failure names its seed; with
+//! `ROCE_SEED` set, only that schedule runs.
 
 use std::collections::VecDeque;
 
 use vdk_descriptors::roce::{PathMtu, Psn};
 use vdk_firmware_stubs::roce::{
-    Attributes, Completion, Operation, Payload, QueueSizes, Remote, SendRequest, State, Status, Time,
+    Attributes, Completion, Operation, Path, Payload, QueueSizes, Remote, Rights, ScatterGatherEntry,
+    SendRequest, State, Status, Time,
 };
 
-use crate::lab::{End, Lab, Settings};
+use crate::lab::{End, Lab, Settings, connect};
 use crate::random::Random;
 
 const CHUNK: u64 = 2048;
@@ -34,6 +36,21 @@ struct Posted {
     id: u64,
     /// Where the answer is, and what it must be.
     answer: Option<(usize, Vec<u8>)>,
+    /// Whether its local key allows nothing.
+    bad: bool,
+}
+
+/// What happens on the way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// Nothing.
+    None,
+    /// Both ends go to Error.
+    Error,
+    /// Both ends go to Reset and are connected again.
+    Reset,
+    /// One end posts a request with a bad local key.
+    BadKey,
 }
 
 struct Half {
@@ -48,8 +65,12 @@ struct Half {
     messages: VecDeque<(Vec<u8>, Option<u32>)>,
     receives: VecDeque<u64>,
     next_receive: u64,
+    last_receive: u64,
     failed: bool,
 }
+
+/// More receives than the other side needs for its sends.
+const RECEIVED: u64 = 60;
 
 struct Flying {
     due: Time,
@@ -60,6 +81,7 @@ struct Flying {
 struct Schedule {
     seed: u64,
     random: Random,
+    settings: Settings,
     lab: Lab,
     halves: [Half; 2],
     flying: Vec<Flying>,
@@ -106,12 +128,13 @@ impl Schedule {
             messages: VecDeque::new(),
             receives: VecDeque::new(),
             next_receive: 1000,
+            last_receive: 1000 + RECEIVED,
             failed: false,
         };
         let halves = [half(End::Client), half(End::Server)];
         let (loss, doubling) = (random.pick(&[0, 1, 5]), random.pick(&[0, 3, 20]));
         let delay = random.pick(&[1, 2000, 50_000, 400_000]);
-        Self { seed, random, lab, halves, flying: Vec::new(), loss, doubling, delay }
+        Self { seed, random, settings, lab, halves, flying: Vec::new(), loss, doubling, delay }
     }
 
     fn post(&mut self, side: usize) {
@@ -217,13 +240,13 @@ impl Schedule {
             half.reference[index(offset)..index(offset) + bytes.len()].copy_from_slice(&bytes);
         }
         half.messages.extend(message);
-        half.posted.push_back(Posted { id, answer });
+        half.posted.push_back(Posted { id, answer, bad: false });
     }
 
     fn post_receive(&mut self, side: usize) {
         let half = &mut self.halves[side];
         // A full queue would refuse, and all sends of the other side need no more.
-        if half.receives.len() == 8 || half.next_receive == 1060 {
+        if half.receives.len() == 8 || half.next_receive == half.last_receive {
             return;
         }
         let id = half.next_receive;
@@ -244,13 +267,22 @@ impl Schedule {
             assert_eq!(done.id(), posted.id, "seed {seed}: in order");
             match done {
                 Completion::Success(_) => {
-                    assert!(!half.failed, "seed {seed}: success after an error");
+                    assert!(!half.failed && !posted.bad, "seed {seed}: success after an error");
                     if let Some((offset, expected)) = posted.answer {
                         let found = &node.bytes()[offset..offset + expected.len()];
                         assert_eq!(found, expected, "seed {seed}: the answer of {}", posted.id);
                     }
                 }
-                Completion::Error(_) => half.failed = true,
+                Completion::Error(failure) => {
+                    let expected = match (half.failed, posted.bad) {
+                        (true, _) => Some(Status::Flushed),
+                        (false, true) => Some(Status::LocalProtection),
+                        (false, false) => None,
+                    };
+                    let fits = expected.is_none_or(|expected| expected == failure.status);
+                    assert!(fits, "seed {seed}: {failure:?}");
+                    half.failed = true;
+                }
             }
         }
     }
@@ -324,8 +356,72 @@ impl Schedule {
         self.halves.iter().all(|half| half.left == 0 && half.posted.is_empty())
     }
 
-    /// Runs until everything completed. With `breaking`, an end goes to Error on the way.
-    fn run(mut self, breaking: bool) {
+    /// Posts a request whose local memory may not be used, and nothing after it.
+    fn post_bad(&mut self, side: usize) -> bool {
+        let half = &mut self.halves[side];
+        let peer = match half.end {
+            End::Client => &self.lab.server,
+            End::Server => &self.lab.client,
+        };
+        let remote = Remote { address: peer.region.address + WRITTEN, key: peer.region.key };
+        let atomic = Remote { address: peer.region.address + REGION - 64, ..remote };
+        let operation = self.random.pick(&[
+            Operation::Send,
+            Operation::Write(remote),
+            Operation::WriteWithImmediate(remote, 1),
+            Operation::Read(remote),
+            Operation::FetchAdd { remote: atomic, add: 0 },
+        ]);
+        let length = match operation {
+            Operation::FetchAdd { .. } => 8,
+            _ => self.random.pick(&[1, 256, 1200]),
+        };
+        let node = self.lab.node(half.end);
+        let good = node.entry(0, length);
+        // A key of nothing, or the right key for bytes that are not the region's.
+        let bad = match self.random.below(2) {
+            0 => ScatterGatherEntry { key: good.key ^ 0x100, ..good },
+            _ => node.entry(REGION - u64::from(length) + 1, length),
+        };
+        let id = half.next;
+        let request = SendRequest::new(id, operation, Payload::Entries(std::slice::from_ref(&bad)));
+        if node.endpoint.post_send(node.number, &request).is_err() {
+            return false; // The queue is full.
+        }
+        half.next += 1;
+        half.left = 0;
+        half.posted.push_back(Posted { id, answer: None, bad: true });
+        true
+    }
+
+    /// Resets both ends and connects them again, while old frames still fly.
+    fn reset(&mut self) {
+        let seed = self.seed;
+        let psns = self.lab.psns.map(|psn| psn.after(1 << 22));
+        let ends = [(psns[0], psns[1]), (psns[1], psns[0])];
+        let peers = [&self.lab.server, &self.lab.client].map(|peer| (peer.station, peer.number));
+        for (side, ((station, number), psns)) in peers.into_iter().zip(ends).enumerate() {
+            let half = &mut self.halves[side];
+            let node = self.lab.node(half.end);
+            node.endpoint.modify(node.number, State::Reset, &Attributes::NONE).unwrap();
+            let path = Path::new(node.station, station, 0xc123).unwrap();
+            connect(node, &self.settings, Rights::ALL, psns, path, number);
+            let silent = node.sends_done().is_empty() && node.receives_done().is_empty();
+            assert!(silent, "seed {seed}: what is posted ends in Reset without completions");
+            half.posted.clear();
+            half.receives.clear();
+            half.messages.clear();
+            half.reads_since_fence = false;
+            half.left = 40;
+            half.last_receive = half.next_receive + RECEIVED;
+            // What was on its way may have been done or not.
+            let peer = self.lab.node(half.end.other()).bytes().to_vec();
+            half.reference = peer;
+        }
+    }
+
+    /// Runs until everything completed.
+    fn run(mut self, mut turn: Turn) {
         let seed = self.seed;
         let mut countdown = 20 + self.random.below(200);
         for round in 0.. {
@@ -346,8 +442,19 @@ impl Schedule {
                 self.check_sends(side);
             }
             countdown = countdown.saturating_sub(1);
-            if breaking && countdown == 0 {
-                return self.end_in_error();
+            match turn {
+                Turn::Error if countdown == 0 => return self.end_in_error(),
+                Turn::Reset if countdown == 0 => {
+                    self.reset();
+                    turn = Turn::None;
+                }
+                Turn::BadKey if countdown == 0 => {
+                    let side = usize::from(self.random.percent(50));
+                    if self.post_bad(side) {
+                        return self.end_in_failure(side);
+                    }
+                }
+                _ => {}
             }
             if self.is_done() && self.lab.log.is_empty() {
                 break;
@@ -366,6 +473,37 @@ impl Schedule {
             let found = peer.bytes()[index(WRITTEN)..].to_vec();
             assert!(found == reference, "seed {seed}: the bytes at {:?}'s peer", self.halves[side].end);
         }
+    }
+
+    /// Runs on until the end with the bad request has failed, and all that it posted ended.
+    /// What it posted before is done at the other side, and nothing else.
+    fn end_in_failure(mut self, side: usize) {
+        let seed = self.seed;
+        let end = self.halves[side].end;
+        self.halves[1 - side].left = 0;
+        for round in 0.. {
+            assert!(round < 100_000, "seed {seed}: it does not end");
+            // The other side goes on to receive what comes before.
+            self.post_receive(1 - side);
+            self.transmit(0);
+            self.transmit(1);
+            self.advance();
+            self.deliver();
+            for side in 0..2 {
+                self.check_receives(side);
+                self.check_sends(side);
+            }
+            if self.halves.iter().all(|half| half.posted.is_empty()) {
+                break;
+            }
+        }
+        let half = &self.halves[side];
+        assert!(half.failed && half.receives.is_empty(), "seed {seed}: {end:?} did not fail");
+        assert!(half.messages.is_empty(), "seed {seed}: messages without a receive");
+        assert_eq!(self.lab.node(end).state(), State::Error, "seed {seed}");
+        let reference = self.halves[side].reference[index(WRITTEN)..].to_vec();
+        let found = self.lab.node(end.other()).bytes()[index(WRITTEN)..].to_vec();
+        assert!(found == reference, "seed {seed}: the bytes at the peer of {end:?}");
     }
 
     /// Everything posted is flushed once, and destroying gives nothing back.
@@ -398,13 +536,37 @@ fn seeds(count: u64) -> impl Iterator<Item = u64> {
 #[test]
 fn thousands_of_bad_schedules_end_as_the_reference_does() {
     for seed in seeds(2500) {
-        Schedule::new(seed).run(false);
+        Schedule::new(seed).run(Turn::None);
     }
 }
 
 #[test]
 fn a_queue_pair_that_fails_anywhere_completes_everything_once() {
     for seed in seeds(1000) {
-        Schedule::new(seed).run(true);
+        Schedule::new(seed).run(Turn::Error);
+    }
+}
+
+#[test]
+fn a_queue_pair_that_is_reset_anywhere_begins_anew() {
+    for seed in seeds(1000) {
+        Schedule::new(seed).run(Turn::Reset);
+    }
+}
+
+#[test]
+fn a_bad_local_key_fails_its_request_in_its_turn_and_flushes_the_rest() {
+    for seed in seeds(1000) {
+        Schedule::new(seed).run(Turn::BadKey);
+    }
+}
+
+#[test]
+fn the_schedules_pass_both_places_where_psns_can_be_mistaken() {
+    // Close below 2^24, where they wrap, and 2^23, where a sign would change.
+    let starts: Vec<u32> = (0..200).flat_map(|seed| Schedule::new(seed).lab.psns.map(Psn::value)).collect();
+    for edge in [1_u32 << 24, 1 << 23] {
+        let near = starts.iter().filter(|start| (1..60).contains(&edge.wrapping_sub(**start)));
+        assert!(near.count() > 50, "{edge:#x}");
     }
 }

@@ -156,7 +156,8 @@ impl Responder {
         if psn != self.expected || begins {
             self.message = None;
         }
-        self.expected = psn;
+        // Not the count itself, which a peer could lead below zero step by step.
+        self.expected = first_count(frame.headers.bth.psn);
     }
 
     /// Does what a failed check asks for.

@@ -1,0 +1,199 @@
+//! What went wrong with queue pairs elsewhere.
+
+use vdk_descriptors::roce::{PathMtu, Psn};
+use vdk_firmware_stubs::roce::{
+    Attributes, EndpointError, Operation, Payload, PostError, QueuePairOptions, QueueSizes, ReceiveRequest,
+    Remote, Rights, SendRequest, Side, State, Status,
+};
+
+use crate::lab::{End, Lab, Settings, connect, statuses};
+use crate::random::Random;
+
+#[test]
+fn a_write_or_read_of_no_bytes_reaches_nothing_and_needs_no_key() {
+    let mut lab = Lab::new(Settings::default());
+    // It serves as a sign of life. The right to the operation is needed all the same.
+    let nothing = Remote { address: 0xdead_beef, key: 0xffff_ffff };
+    lab.server.post_receive(7, &[]);
+    lab.client.post(1, Operation::Write(nothing), &[]);
+    lab.client.post(2, Operation::WriteWithImmediate(nothing, 5), &[]);
+    lab.client.post(3, Operation::Read(nothing), &[]);
+    lab.settle();
+    assert_eq!(statuses(&lab.client.sends_done()), [(1, None), (2, None), (3, None)]);
+    assert_eq!(statuses(&lab.server.receives_done()), [(7, None)]);
+    let mut lab = Lab::new(Settings { server_access: Rights::NONE, ..Settings::default() });
+    lab.client.post(1, Operation::Write(nothing), &[]);
+    lab.settle();
+    assert_eq!(statuses(&lab.client.sends_done()), [(1, Some(Status::RemoteInvalidRequest))]);
+}
+
+#[test]
+fn messages_around_a_multiple_of_the_path_mtu_arrive_whole_through_loss() {
+    for mtu in [PathMtu::Mtu1024, PathMtu::Mtu4096] {
+        for length in [4095, 4096, 4097, 8191, 8192, 8193, 1 << 20] {
+            let settings = Settings { mtu, region: 1 << 20, retries: 7, ..Settings::default() };
+            let mut lab = Lab::new(settings);
+            let mut random = Random(u64::from(length));
+            random.fill(lab.client.bytes());
+            let (entry, remote) = (lab.client.entry(0, length), lab.server.remote(0));
+            lab.client.post(1, Operation::Write(remote), &[entry]);
+            lab.run(|_, _| !random.percent(5));
+            assert_eq!(statuses(&lab.client.sends_done()), [(1, None)], "{mtu} {length}");
+            let sent = lab.client.bytes()[..length as usize].to_vec();
+            assert!(lab.server.bytes()[..length as usize] == sent, "{mtu} {length}");
+        }
+    }
+}
+
+#[test]
+fn the_window_holds_across_the_wrap_of_psns() {
+    for (window, allowed) in [(1, 1), (4, 4), (100, 100), (0, 1)] {
+        let client_psn = Psn::new(0xff_fff0);
+        let settings =
+            Settings { client_psn, window, mtu: PathMtu::Mtu256, timeout: 0, ..Settings::default() };
+        let mut lab = Lab::new(settings);
+        let (entry, remote) = (lab.client.entry(0, 60_000), lab.server.remote(0));
+        lab.client.post(1, Operation::Write(remote), &[entry]);
+        let sent = std::iter::from_fn(|| lab.next_frame(End::Client)).count();
+        assert_eq!(sent, allowed, "window {window}");
+        let last = lab.log.last().unwrap().psn;
+        assert_eq!(last, client_psn.after(u32::try_from(allowed).unwrap() - 1));
+    }
+}
+
+#[test]
+fn destroying_at_any_moment_returns_each_of_many_requests_once() {
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let sizes = QueueSizes { sends: 64, receives: 64, entries: 1, inline: 0 };
+        let mut lab = Lab::new(Settings { sizes, ..Settings::default() });
+        for id in 0..64 {
+            lab.client.post(id, Operation::Send, &[]);
+            lab.server.post_receive(100 + id, &[]);
+            lab.client.post_receive(100 + id, &[]);
+        }
+        let mut budget = random.below(150);
+        lab.carry(|_, _| {
+            budget = budget.saturating_sub(1);
+            budget != 0
+        });
+        let number = lab.client.number;
+        let done = statuses(&lab.client.sends_done());
+        let left = lab.client.endpoint.destroy(number).unwrap();
+        let done = done.into_iter().map(|(id, _)| (Side::Send, id));
+        let mut all: Vec<_> = done.chain(left).map(|(side, id)| (side == Side::Receive, id)).collect();
+        all.sort_unstable();
+        let expected: Vec<_> = (0..64).map(|id| (false, id)).chain((100..164).map(|id| (true, id))).collect();
+        assert_eq!(all, expected, "seed {seed}");
+        assert!(lab.client.sends_done().is_empty() && lab.client.receives_done().is_empty());
+    }
+}
+
+#[test]
+fn completions_of_a_queue_pair_that_is_gone_name_it_and_not_the_next() {
+    let mut lab = Lab::new(Settings::default());
+    for id in 0..3 {
+        lab.client.post_receive(id, &[]);
+    }
+    let old = lab.client.number;
+    lab.client.endpoint.modify(old, State::Error, &Attributes::NONE).unwrap();
+    assert_eq!(lab.client.endpoint.destroy(old), Ok(Vec::new()));
+    let node = &mut lab.client;
+    let options = QueuePairOptions { domain: node.domain, ..QueuePairOptions::default() };
+    let new = node.endpoint.create(&options, node.send, node.receive).unwrap();
+    assert_ne!(old, new);
+    let stale = node.receives_done();
+    assert_eq!(stale.len(), 3);
+    assert!(stale.iter().all(|done| done.queue_pair() == old && done.status() == Some(Status::Flushed)));
+}
+
+#[test]
+fn a_queue_pair_can_be_destroyed_between_two_of_its_completions() {
+    let mut lab = Lab::new(Settings::default());
+    let (remote, number) = (lab.server.remote(0), lab.client.number);
+    for id in 0..4 {
+        lab.client.post(id, Operation::Write(remote), &[]);
+    }
+    lab.settle();
+    let node = &mut lab.client;
+    assert_eq!(node.endpoint.poll(node.send).map(|done| done.id()), Some(0));
+    assert_eq!(node.endpoint.destroy(number), Ok(Vec::new()));
+    // What had completed before stays true.
+    assert_eq!(statuses(&node.sends_done()), [(1, None), (2, None), (3, None)]);
+    let request = SendRequest::new(9, Operation::Write(remote), Payload::Inline(&[]));
+    assert_eq!(node.endpoint.post_send(number, &request), Err(EndpointError::QueuePair(number)));
+    lab.settle();
+    assert!(lab.client.sends_done().is_empty());
+}
+
+#[test]
+fn after_a_hundred_thousand_sends_and_some_failures_every_slot_is_free() {
+    let mut random = Random(23);
+    let settings = Settings::default();
+    let mut lab = Lab::new(settings);
+    let good = lab.client.entry(0, 8);
+    let bad = vdk_firmware_stubs::roce::ScatterGatherEntry { key: 0, ..good };
+    let (remote, number) = (lab.server.remote(0), lab.client.number);
+    let (mut posted, mut ended) = (0, 0);
+    while posted < 100_000 {
+        for _ in 0..1 + random.below(16) {
+            let entries = [if random.percent(1) { bad } else { good }];
+            let request = SendRequest::new(posted, Operation::Write(remote), Payload::Entries(&entries));
+            posted += u64::from(lab.client.endpoint.post_send(number, &request).is_ok());
+        }
+        lab.settle();
+        lab.log.clear();
+        ended += lab.client.sends_done().len() as u64;
+        if lab.client.state() == State::Error {
+            reconnect(&mut lab, &settings);
+        }
+    }
+    assert_eq!(posted, ended);
+    let entries = [good];
+    let request = SendRequest::new(0, Operation::Write(remote), Payload::Entries(&entries));
+    for _ in 0..settings.sizes.sends {
+        lab.client.endpoint.post_send(number, &request).unwrap();
+    }
+    let full = EndpointError::Post(PostError::QueueFull { capacity: settings.sizes.sends });
+    assert_eq!(lab.client.endpoint.post_send(number, &request), Err(full));
+}
+
+/// Resets both queue pairs and connects them again.
+fn reconnect(lab: &mut Lab, settings: &Settings) {
+    for end in [End::Client, End::Server] {
+        let path = lab.destination(end).path;
+        let peer = lab.node(end.other()).number;
+        let psns = (Psn::new(5), Psn::new(5));
+        let node = lab.node(end);
+        node.endpoint.modify(node.number, State::Reset, &Attributes::NONE).unwrap();
+        connect(node, settings, Rights::ALL, psns, path, peer);
+    }
+}
+
+#[test]
+fn a_completion_queue_that_nobody_polls_holds_up_no_other() {
+    let mut lab = Lab::new(Settings::default());
+    let node = &mut lab.client;
+    let (send, receive) = (node.endpoint.completion_queue(1), node.endpoint.completion_queue(1));
+    let options = QueuePairOptions { domain: node.domain, ..QueuePairOptions::default() };
+    let other = node.endpoint.create(&options, send, receive).unwrap();
+    let initial = Attributes {
+        partition_index: Some(0),
+        port: Some(1),
+        access: Some(Rights::NONE),
+        ..Attributes::NONE
+    };
+    node.endpoint.modify(other, State::Init, &initial).unwrap();
+    // Flush completions of one queue pair come to its own queue, whichever was first.
+    for id in 0..3 {
+        node.endpoint.post_receive(other, &ReceiveRequest { id: 50 + id, entries: &[] }).unwrap();
+        node.post_receive(id, &[]);
+    }
+    node.endpoint.modify(other, State::Error, &Attributes::NONE).unwrap();
+    let number = node.number;
+    node.endpoint.modify(number, State::Error, &Attributes::NONE).unwrap();
+    let flushed = Some(Status::Flushed);
+    assert_eq!(statuses(&node.receives_done()), [(0, flushed), (1, flushed), (2, flushed)]);
+    let late: Vec<u64> = std::iter::from_fn(|| node.endpoint.poll(receive)).map(|done| done.id()).collect();
+    assert_eq!(late, [50, 51, 52]);
+}
