@@ -17,7 +17,7 @@ use vdk_firmware_stubs::roce::{Rights, Service, Side, State, Status};
 use super::adapter::{Adapter, Pair, Region};
 use super::ours::{Ours, Passed};
 use super::rows::{Key, PLAIN, Settings};
-use super::trial::{End, PSNS, connection};
+use super::trial::{End, PATIENCE, PSNS, connection, settled, statuses};
 
 /// A request. The path MTU is 1024.
 #[derive(Clone, Copy, Debug)]
@@ -339,12 +339,18 @@ const NOBODY: Qpn = Qpn::from_low_bits(0x0f_f001);
 /// How long to wait after the last answer.
 const QUIET: Duration = Duration::from_millis(80);
 
-/// Sends what `row` says through `wire` to a fresh queue pair of `responder`.
+/// Sends what `row` says through `wire` to a fresh queue pair of `responder`. What is expected is
+/// waited for, and what comes beyond it is seen.
 ///
 /// # Errors
 ///
 /// An adapter refuses what is no part of the fault, or does not answer.
-pub fn attack(row: &HostileRow, wire: &mut Ours, responder: &mut dyn Adapter) -> Result<HostileSeen> {
+pub fn attack(
+    row: &HostileRow,
+    wire: &mut Ours,
+    responder: &mut dyn Adapter,
+    expected: &Verdict,
+) -> Result<HostileSeen> {
     let answering = End::new(responder, row.service, 64 << 10, Rights::ALL)?;
     let nobody = End {
         pair: Pair { handle: usize::MAX, number: NOBODY },
@@ -359,23 +365,25 @@ pub fn attack(row: &HostileRow, wire: &mut Ours, responder: &mut dyn Adapter) ->
         ensure!(taken, "a receive was refused");
     }
     wire.passed();
-    let mut passed = Vec::new();
+    let mut answers = Vec::new();
     for packet in row.packets {
         // One at a time, so that no answer stands for two packets.
         let frame = build(packet, wire, responder, &answering)?;
         wire.inject([frame]);
-        passed.extend(settle(wire));
+        settle(wire, &mut answers);
     }
-    let answers = passed.iter().filter_map(answer).collect();
-    let receives = responder.poll(answering.pair, Side::Receive, 16, Duration::from_millis(20))?;
-    let state = responder.state(answering.pair)?;
+    let deadline = Instant::now() + PATIENCE;
+    while answers.len() < expected.answers.len() && Instant::now() < deadline {
+        settle(wire, &mut answers);
+    }
+    let receives = statuses(responder, answering.pair, Side::Receive, expected.receives.len())?;
+    let state = settled(responder, answering.pair, expected.state)?;
     answering.end(responder)?;
-    Ok(HostileSeen { answers, receives: receives.into_iter().map(|done| done.status).collect(), state })
+    Ok(HostileSeen { answers, receives, state })
 }
 
-/// What passes until nothing does any more.
-fn settle(wire: &mut Ours) -> Vec<Passed> {
-    let mut passed = Vec::new();
+/// Adds the answers that come until nothing passes any more.
+fn settle(wire: &mut Ours, answers: &mut Vec<Answer>) {
     let mut quiet = Instant::now();
     while quiet.elapsed() < QUIET {
         thread::sleep(Duration::from_millis(5));
@@ -383,9 +391,8 @@ fn settle(wire: &mut Ours) -> Vec<Passed> {
         if !more.is_empty() {
             quiet = Instant::now();
         }
-        passed.extend(more);
+        answers.extend(more.iter().filter_map(answer));
     }
-    passed
 }
 
 /// The syndrome and the PSN of an answer to nobody.

@@ -100,7 +100,7 @@ pub fn judge(folder: &Path, deadline: Instant, tell: &mut dyn FnMut(bool, &str))
     for row in HOSTILE {
         in_time()?;
         let expected = row.rxe.as_ref().unwrap_or(&row.standard);
-        match attack(row, &mut ours, &mut rxe) {
+        match attack(row, &mut ours, &mut rxe, expected) {
             Ok(seen) if seen.is(expected) => tell(true, &format!("rxe: {}", row.name)),
             Ok(seen) => tell(false, &format!("rxe: {}: {seen}; expected was {expected:?}", row.name)),
             Err(error) => tell(false, &format!("rxe: {}: {error:#}", row.name)),
@@ -175,7 +175,8 @@ fn run(
         loop {
             let counted = Counted::between(&before, &rxe.counters()?);
             let (to_rxe, from_rxe) = (counts(&sent), counts(&received));
-            match counted.fit(&to_rxe, &from_rxe) {
+            let naks = ours.sequence_naks();
+            match counted.fit(&to_rxe, &from_rxe, naks) {
                 Err(_) if Instant::now() < end => thread::sleep(Duration::from_millis(50)),
                 other => {
                     return other

@@ -65,7 +65,7 @@ mod tests {
         let (mut wire, mut responder) = both(WireFaults::NONE);
         let mut wrong = Vec::new();
         for row in HOSTILE {
-            let seen = attack(row, &mut wire, &mut responder).unwrap();
+            let seen = attack(row, &mut wire, &mut responder, &row.standard).unwrap();
             if !seen.is(&row.standard) {
                 wrong.push(format!("{}: {seen}", row.name));
             }

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use vdk_descriptors::roce::{AckTimeout, Frame, MAX_FRAME, PathMtu, Qpn, RnrTimer, Syndrome};
+use vdk_descriptors::roce::{AckTimeout, Frame, MAX_FRAME, NakCode, PathMtu, Qpn, RnrTimer, Syndrome};
 use vdk_firmware_stubs::roce::wire::{FaultyWire, Port, Wire};
 use vdk_firmware_stubs::roce::{
     Attributes, Completion, CompletionQueueId, Counters, Destination, Endpoint, EndpointError, Path, Payload,
@@ -58,6 +58,8 @@ struct Shared {
     /// Frames of the test's own making that are to be sent.
     outgoing: Vec<Vec<u8>>,
     passed: Vec<Passed>,
+    /// NAKs of a gap that came in.
+    sequence_naks: u64,
     ended: bool,
 }
 
@@ -77,7 +79,8 @@ impl Ours {
     pub fn start(wire: EndpointWire, station: Station) -> Result<Self> {
         let mut endpoint = Endpoint::new(vec![station], 1024);
         let domain = endpoint.protection_domain();
-        let shared = Shared { endpoint, outgoing: Vec::new(), passed: Vec::new(), ended: false };
+        let shared =
+            Shared { endpoint, outgoing: Vec::new(), passed: Vec::new(), sequence_naks: 0, ended: false };
         let shared = Arc::new(Mutex::new(shared));
         let (wake, woken) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
@@ -116,6 +119,12 @@ impl Ours {
     /// Sends frames of the test's own making.
     pub fn inject(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) {
         self.act(|shared| shared.outgoing.extend(frames));
+    }
+
+    /// How many NAKs of a gap came in since the start.
+    #[must_use]
+    pub fn sequence_naks(&self) -> u64 {
+        self.lock().sequence_naks
     }
 
     /// What a queue pair counted.
@@ -231,7 +240,12 @@ fn carry(
 impl Shared {
     /// Keeps a RoCE frame.
     fn note(&mut self, sent: bool, bytes: &[u8]) {
-        if self.passed.len() < MOST_PASSED && Frame::parse(bytes).is_ok() {
+        let Ok(frame) = Frame::parse(bytes) else { return };
+        let syndrome = frame.headers.extension.acknowledge().map(|aeth| aeth.syndrome);
+        if !sent && syndrome == Some(Syndrome::nak(NakCode::PsnSequenceError)) {
+            self.sequence_naks += 1;
+        }
+        if self.passed.len() < MOST_PASSED {
             self.passed.push(Passed { sent, bytes: bytes.to_vec() });
         }
     }

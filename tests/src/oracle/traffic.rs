@@ -181,12 +181,13 @@ impl Counted {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// Whether the counters fit what was done to the frames on their way to rxe and from it.
+    /// Whether the counters fit what was done to the frames on their way to rxe and from it, and
+    /// how many NAKs of a gap arrived.
     ///
     /// # Errors
     ///
     /// What does not fit.
-    pub(super) fn fit(&self, to_rxe: &FaultCounts, from_rxe: &FaultCounts) -> Result<()> {
+    pub(super) fn fit(&self, to_rxe: &FaultCounts, from_rxe: &FaultCounts, naks: u64) -> Result<()> {
         // A copy of a damaged frame is damaged too; the plans have one fault each.
         let arrived = to_rxe.frames + to_rxe.duplicated - to_rxe.dropped - to_rxe.overrun - to_rxe.corrupted;
         let received = self.named("rcvd_pkts");
@@ -200,8 +201,13 @@ impl Counted {
         };
         let lost = to_rxe.dropped + to_rxe.corrupted + to_rxe.reordered + to_rxe.overrun;
         // A duplicate behind its original leaves no gap, and a whole way leaves nothing.
-        let gaps = self.named("out_of_sequence") + self.named("out_of_seq_request");
+        let gaps = self.named("out_of_seq_request");
         ensure!(gaps == 0 || lost > 0, "rxe saw {gaps} gaps, and the wire made none");
+        let vanished = from_rxe.dropped + from_rxe.corrupted + from_rxe.overrun;
+        ensure!(
+            naks <= gaps + from_rxe.duplicated && gaps <= naks + vanished,
+            "rxe saw {gaps} gaps, and {naks} of its NAKs arrived"
+        );
         let again = self.named("duplicate_request");
         ensure!(
             again == 0 || !clean(to_rxe) || !clean(from_rxe),
@@ -222,9 +228,10 @@ mod tests {
         let counted = Counted::between(&before, &after);
         let to_rxe = FaultCounts { frames: 10, dropped: 1, ..FaultCounts::default() };
         let from_rxe = FaultCounts { frames: 3, ..FaultCounts::default() };
-        counted.fit(&to_rxe, &from_rxe).unwrap();
+        counted.fit(&to_rxe, &from_rxe, 0).unwrap();
         let more = FaultCounts { frames: 11, ..to_rxe };
-        assert!(counted.fit(&more, &from_rxe).unwrap_err().to_string().contains("9 packets, and 10 came"));
-        assert!(counted.fit(&to_rxe, &more).is_err());
+        assert!(counted.fit(&more, &from_rxe, 0).unwrap_err().to_string().contains("9 packets, and 10 came"));
+        assert!(counted.fit(&to_rxe, &more, 0).is_err());
+        assert!(counted.fit(&to_rxe, &from_rxe, 1).unwrap_err().to_string().contains("0 gaps, and 1 of"));
     }
 }

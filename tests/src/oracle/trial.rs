@@ -1,7 +1,8 @@
 //! Carries out a row of the oracle between two adapters.
 
 use std::fmt;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use vdk_descriptors::roce::{PathMtu, Psn, QKey};
@@ -21,7 +22,7 @@ const Q_KEY: u32 = 0x1111_1111;
 /// Where the memory of receives begins in them.
 const RECEIVES: u32 = 4096;
 /// How long what must come is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// How long what must not come is waited for.
 const QUIET: Duration = Duration::from_millis(60);
 
@@ -216,7 +217,10 @@ pub fn carry_out(
         requester: sends,
         requester_receives: own_receives,
         responder_receives: receives,
-        states: (requester.state(asking.pair)?, responder.state(answering.pair)?),
+        states: (
+            settled(requester, asking.pair, expected.states.0)?,
+            settled(responder, answering.pair, expected.states.1)?,
+        ),
         wire: Vec::new(),
     };
     asking.end(requester)?;
@@ -224,8 +228,20 @@ pub fn carry_out(
     Ok(seen)
 }
 
+/// The state of a queue pair, which may need a moment to become the expected one.
+pub(super) fn settled(adapter: &mut dyn Adapter, pair: Pair, expected: State) -> Result<State> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let state = adapter.state(pair)?;
+        if state == expected || Instant::now() > deadline {
+            return Ok(state);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// How the work of a queue ended: what is expected, and what comes beyond it.
-fn statuses(
+pub(super) fn statuses(
     adapter: &mut dyn Adapter,
     pair: Pair,
     side: Side,
