@@ -25,7 +25,7 @@ impl fmt::Display for ResetKind {
     }
 }
 
-/// Why a reset was not done. After any of these the function is as it was.
+/// Why a reset was not done. The function is as it was, unless the error says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ResetError {
@@ -47,15 +47,32 @@ pub enum ResetError {
         /// The time it was given.
         milliseconds: u64,
     },
-    /// Other functions that the reset would hit are not owned by the caller.
-    #[error("{kind} of {function} also hits {others}, which this process does not own")]
+    /// Other functions that the reset would hit are not owned by the caller, or are virtual
+    /// ones, along with which the kernel resets no bus.
+    #[error(
+        "{kind} of {function} also hits {others}, which keeps the kernel from it: bind all to vfio-pci and \
+         open them in this process, through iommufd in one shared address space; remove virtual functions \
+         by sriov_numvfs"
+    )]
     NotOwner {
         /// The function.
         function: String,
         /// The reset asked for.
         kind: ResetKind,
-        /// The functions not owned, separated by commas.
+        /// Those functions, each with who has it, separated by commas.
         others: String,
+    },
+    /// The function was reset, but the system does not see that the link of its port is up
+    /// again. It may answer all the same.
+    #[error(
+        "{function} was reset by {kind}, and the port above it does not report an active link: see `dmesg`; \
+         open it again, and if it does not answer, echo 1 > remove in its folder of sysfs and rescan"
+    )]
+    LinkDown {
+        /// The function.
+        function: String,
+        /// The reset asked for.
+        kind: ResetKind,
     },
     /// The function is gone.
     #[error("{function} is gone")]

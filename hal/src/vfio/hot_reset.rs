@@ -3,16 +3,19 @@
 //! The kernel wants proof that all of them belong to the caller. In the group interface
 //! that is the file of each group; through iommufd the kernel knows itself, and says so.
 
-use core::fmt::Write as _;
 use core::mem::offset_of;
+use std::path::Path;
 
 use rustix::io::Errno;
 use vfio_bindings::bindings::vfio as abi;
 
 use super::device::{Device, Unreached};
+use super::group;
+use super::holder;
 use super::kernel::Call;
 use super::message::{Message, half_word, word};
 use crate::address::Bdf;
+use crate::sysfs::{SysfsFunction, is_vfio};
 
 /// The functions that a hot reset would hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,14 +69,34 @@ impl HotResetInfo {
         Ok(None)
     }
 
-    /// The functions that are not the caller's; `groups` are the groups that are.
-    pub(super) fn foreign(&self, groups: &[u32]) -> Vec<Bdf> {
-        let foreign = self.affected.iter().filter(|affected| match affected.owner {
-            Owner::Group(group) => !groups.contains(&group),
-            Owner::Caller => false,
-            Owner::Other => true,
-        });
-        foreign.map(|affected| affected.address).collect()
+    /// The functions that keep the kernel from resetting, each with who has it: what belongs
+    /// to others, what `vfio-pci` does not have, in a group of the caller or not, and virtual
+    /// functions. `groups` are the caller's, `own` is the function that asks, `root` the list of functions.
+    pub(super) fn outsiders(&self, own: Bdf, groups: &[u32], root: &Path) -> Vec<String> {
+        let mut outsiders: Vec<String> = self
+            .affected
+            .iter()
+            .filter(|affected| affected.address != own)
+            .filter_map(|affected| {
+                let function = SysfsFunction::read(root, affected.address).ok();
+                // A function that has gone meanwhile is not hit.
+                let foreign = match affected.owner {
+                    Owner::Group(group) => !groups.contains(&group),
+                    Owner::Caller => false,
+                    Owner::Other => true,
+                };
+                let bound = function.as_ref().is_none_or(has_vfio_driver);
+                // The kernel keeps each virtual function in a set of its own.
+                let virtual_one = function.as_ref().is_some_and(is_virtual);
+                (foreign || !bound || virtual_one).then(|| described(affected.address, function.as_ref()))
+            })
+            .collect();
+        if self.owned == Some(false) && outsiders.is_empty() {
+            // The kernel does not say which, only that not all are ours.
+            let others = self.affected.iter().map(|one| one.address).filter(|one| *one != own);
+            outsiders.extend(others.map(|other| other.to_string()));
+        }
+        outsiders
     }
 
     /// The groups that have to be shown.
@@ -134,13 +157,29 @@ pub(super) fn hot_reset(device: &Device, group_files: &[[u8; 4]]) -> Result<(), 
     device.exchange(Call::HotReset, &mut message).map(|_| ())
 }
 
-/// Addresses, separated by commas.
-pub(super) fn listed(addresses: &[Bdf]) -> String {
-    let mut text = String::new();
-    for (place, address) in addresses.iter().enumerate() {
-        let _ = write!(text, "{}{address}", if place == 0 { "" } else { ", " });
-    }
-    text
+fn has_vfio_driver(function: &SysfsFunction) -> bool {
+    function.driver.as_deref().is_some_and(is_vfio)
+}
+
+fn is_virtual(function: &SysfsFunction) -> bool {
+    function.folder().join("physfn").exists()
+}
+
+/// A function and who has it, as far as this user can see.
+fn described(address: Bdf, function: Option<&SysfsFunction>) -> String {
+    let Some(function) = function else { return address.to_string() };
+    let driver = match function.driver.as_deref() {
+        Some(driver) if is_vfio(driver) => {
+            let group = function.iommu_group.as_ref().map(|group| group::node(group.number));
+            let own = function.vfio_device().map(|name| Path::new("/dev/vfio/devices").join(name));
+            let holder = group.into_iter().chain(own).find_map(|node| holder::other_than_us(&node));
+            let unheld = if is_virtual(function) { "a virtual function" } else { "not opened" };
+            holder.unwrap_or_else(|| unheld.to_owned())
+        }
+        Some(driver) => format!("bound to {driver}"),
+        None => "bound to no driver".to_owned(),
+    };
+    format!("{address} ({driver})")
 }
 
 const HEADER: usize = offset_of!(abi::vfio_pci_hot_reset_info, devices);

@@ -111,6 +111,7 @@ impl VfioNode {
             name: self.name.clone(),
             address: self.address,
             interface,
+            root: self.root.clone(),
             file: Arc::new(file),
             attachment,
             space,

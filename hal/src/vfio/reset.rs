@@ -26,7 +26,7 @@ impl Session {
         }
         if !kinds.contains(&ResetKind::Hot)
             && let Ok(Some(info)) = HotResetInfo::read(&self.device)
-            && self.others_hit(&info).is_empty()
+            && self.outsiders(&info).is_empty()
         {
             kinds.push(ResetKind::Hot);
         }
@@ -50,13 +50,8 @@ impl Session {
         }
     }
 
-    fn others_hit(&self, info: &HotResetInfo) -> Vec<crate::address::Bdf> {
-        let mut others = info.foreign(&owned_groups());
-        if info.owned == Some(false) && others.is_empty() {
-            // The kernel does not say which, only that not all are ours.
-            others.extend(info.affected.iter().map(|one| one.address).filter(|one| *one != self.address));
-        }
-        others
+    fn outsiders(&self, info: &HotResetInfo) -> Vec<String> {
+        info.outsiders(self.address, &owned_groups(), &self.root)
     }
 
     pub(super) fn reset(&self, kind: ResetKind) -> Result<(), ResetError> {
@@ -77,13 +72,9 @@ impl Session {
             let Some(info) = info else {
                 return Err(ResetError::NotSupported { function: function(), kind });
             };
-            let others = self.others_hit(&info);
+            let others = self.outsiders(&info);
             if !others.is_empty() {
-                return Err(ResetError::NotOwner {
-                    function: function(),
-                    kind,
-                    others: hot_reset::listed(&others),
-                });
+                return Err(ResetError::NotOwner { function: function(), kind, others: others.join(", ") });
             }
             groups = info.groups().into_iter().filter_map(owned_group).collect();
         }
@@ -95,14 +86,14 @@ impl Session {
             hot_reset::hot_reset(&self.device, &proofs)
         };
         if let Err(error) = done {
+            // The kernel has said that it can, so that this means a link that did not come back.
+            if error == Unreached::Failed(Errno::NOTTY) && !alone {
+                self.settle(kind)?;
+                return Err(ResetError::LinkDown { function: function(), kind });
+            }
             // It was not reset, so that it goes on as it was; interrupts are off, which the
             // driver has to be ready for anyway.
             let _ = write_command(&self.config, before);
-            // The kernel has said that it can, so that this means a link that did not come back.
-            if error == Unreached::Failed(Errno::NOTTY) && !alone {
-                let error = std::io::ErrorKind::TimedOut;
-                return Err(ResetError::System { function: function(), kind, error });
-            }
             return Err(refused(error));
         }
         self.settle(kind)

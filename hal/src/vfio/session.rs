@@ -3,6 +3,7 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vfio_bindings::bindings::vfio as abi;
@@ -32,6 +33,8 @@ pub(super) struct Session {
     pub(super) name: String,
     pub(super) address: Bdf,
     pub(super) interface: ChosenInterface,
+    /// Where the functions of this machine are listed.
+    pub(super) root: PathBuf,
     pub(super) device: Arc<Device>,
     pub(super) config: VfioConfig,
     pub(super) regions: RegionTable,
@@ -67,6 +70,7 @@ pub(super) struct Opened {
     pub(super) name: String,
     pub(super) address: Bdf,
     pub(super) interface: ChosenInterface,
+    pub(super) root: PathBuf,
     pub(super) file: Arc<dyn KernelFile>,
     pub(super) attachment: Attachment,
     pub(super) space: Arc<Space>,
@@ -76,7 +80,7 @@ pub(super) struct Opened {
 impl Session {
     /// Takes over a device that was just opened. When that fails everything is let go.
     pub(super) fn start(opened: Opened, options: &VfioOptions) -> Result<Arc<Self>, Refusal> {
-        let Opened { name, address, interface, file, attachment, space, claim } = opened;
+        let Opened { name, address, interface, root, file, attachment, space, claim } = opened;
         let device = Arc::new(Device::new(file));
         let ready = Parts::read(&device).and_then(|parts| {
             let events = DeviceEvents::new()
@@ -98,6 +102,7 @@ impl Session {
             name,
             address,
             interface,
+            root,
             config: parts.config,
             regions: parts.regions,
             bars: parts.bars,

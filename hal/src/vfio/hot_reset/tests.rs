@@ -3,6 +3,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::vfio::mock::MockFile;
 
+/// Function 0, which asks.
+const OWN: Bdf = Bdf::new(0, 3, 1, 0).unwrap();
+/// A list of functions that has none.
+const NOWHERE: &str = "/nowhere";
+
 /// An answer with functions 0 to n of device 1 on bus 3.
 fn answer(flags: u32, owners: &[u32]) -> Vec<u8> {
     let mut bytes = [0, flags, u32::try_from(owners.len()).unwrap()].map(u32::to_ne_bytes).concat();
@@ -18,13 +23,45 @@ fn answer(flags: u32, owners: &[u32]) -> Vec<u8> {
 fn groups_and_device_numbers_are_told_apart_by_the_flag() {
     let by_group = parse(&answer(0, &[7, 9, 7])).unwrap();
     assert_eq!((by_group.owned, by_group.groups()), (None, vec![7, 9]));
-    assert_eq!(listed(&by_group.foreign(&[7])), "0000:03:01.1");
-    assert_eq!(by_group.foreign(&[9, 7]), []);
+    assert_eq!(by_group.outsiders(OWN, &[7], NOWHERE.as_ref()), ["0000:03:01.1"]);
+    assert!(by_group.outsiders(OWN, &[9, 7], NOWHERE.as_ref()).is_empty());
 
     let by_device = parse(&answer(1, &[0, u32::MAX, 5])).unwrap();
     assert_eq!((by_device.owned, by_device.groups()), (Some(false), vec![]));
-    assert_eq!(listed(&by_device.foreign(&[])), "0000:03:01.1");
+    assert_eq!(by_device.outsiders(OWN, &[], NOWHERE.as_ref()), ["0000:03:01.1"]);
     assert_eq!(parse(&answer(3, &[0, 5])).unwrap().owned, Some(true));
+    let silent = parse(&answer(1, &[0, 5, 0])).unwrap();
+    let all = ["0000:03:01.1", "0000:03:01.2"];
+    assert_eq!(silent.outsiders(OWN, &[], NOWHERE.as_ref()), all, "the kernel says no and not why");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs a file system")]
+fn what_a_reset_hits_is_named_with_who_has_it() {
+    let root = std::env::temp_dir().join(format!("vdk-hot-reset-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&root);
+    for (function, driver) in
+        [("0", Some("vfio-pci")), ("1", None), ("2", Some("nvme")), ("3", Some("vfio-pci"))]
+    {
+        let folder = root.join(format!("0000:03:01.{function}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        for (file, text) in [("vendor", "0x1234\n"), ("device", "0x11e8\n"), ("class", "0x00ff00\n")] {
+            std::fs::write(folder.join(file), text).unwrap();
+        }
+        if let Some(driver) = driver {
+            std::os::unix::fs::symlink(Path::new("/drivers").join(driver), folder.join("driver")).unwrap();
+        }
+    }
+    // All in one group of the caller: that is enough for none that VFIO does not have.
+    let info = parse(&answer(0, &[7, 7, 7, 7])).unwrap();
+    let named = info.outsiders(OWN, &[7], &root);
+    assert_eq!(named, ["0000:03:01.1 (bound to no driver)", "0000:03:01.2 (bound to nvme)"]);
+    let foreign = parse(&answer(0, &[7, 8, 7, 9])).unwrap().outsiders(OWN, &[7], &root);
+    assert_eq!(foreign[2], "0000:03:01.3 (not opened)");
+    std::fs::write(root.join("0000:03:01.3/physfn"), "").unwrap();
+    let virtual_one = parse(&answer(0, &[7, 7, 7, 7])).unwrap().outsiders(OWN, &[7], &root);
+    assert_eq!(virtual_one[2], "0000:03:01.3 (a virtual function)");
+    std::fs::remove_dir_all(&root).unwrap();
 }
 
 #[test]
