@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use vfio_bindings::bindings::vfio as abi;
 
 use super::chain::answer_capabilities;
-use super::kernel::{Attached, Call, KernelFile, SystemFile};
+use super::kernel::{Attached, Call, KernelFile, SystemFile, descriptor};
 use super::message::{Message, double_word, word};
 use super::ranges::usable_ranges;
 use super::refusal::Refusal;
@@ -51,27 +51,26 @@ impl Container {
         }
     }
 
-    pub(super) fn file(&self) -> &dyn KernelFile {
-        &*self.file
-    }
-
-    /// Lets a group in, by the call that `join` makes. The first one brings the IOMMU.
-    pub(super) fn join(&self, join: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    /// Lets the group of a file in. The first one brings the IOMMU; when that fails the group
+    /// is taken out again.
+    pub(super) fn join(&self, group: &dyn KernelFile) -> Result<(), Errno> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        join()?;
-        if *groups == 0 {
-            self.file.command(Call::SetIommu, abi::VFIO_TYPE1v2_IOMMU)?;
+        group.send(Call::GroupSetContainer, &descriptor(self.file.file()))?;
+        if *groups == 0
+            && let Err(error) = self.file.command(Call::SetIommu, abi::VFIO_TYPE1v2_IOMMU)
+        {
+            unset(group);
+            return Err(error);
         }
         *groups += 1;
         Ok(())
     }
 
-    /// Lets a group go, by the call that `leave` makes.
-    pub(super) fn leave(&self, leave: impl FnOnce() -> Result<(), Errno>) {
+    /// Lets a group that has joined go. One that does not is let go by the kernel when its
+    /// file is closed.
+    pub(super) fn leave(&self, group: &dyn KernelFile) {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = leave() {
-            log::warn!("a group does not leave its container: {error}");
-        }
+        unset(group);
         *groups = groups.saturating_sub(1);
     }
 
@@ -122,6 +121,12 @@ impl Container {
             .with64(size, range.length().as_u64());
         self.file.exchange(Call::UnmapDma, &mut message, Attached::Nothing)?;
         Ok(message.double_word(size).unwrap_or(0))
+    }
+}
+
+fn unset(group: &dyn KernelFile) {
+    if let Err(error) = group.command(Call::GroupUnsetContainer, 0) {
+        log::warn!("a group does not leave its container: {error}");
     }
 }
 

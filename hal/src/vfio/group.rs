@@ -34,6 +34,16 @@ impl Group {
         container: &Arc<Container>,
         space: &Arc<Space>,
     ) -> Result<Arc<Self>, Refusal> {
+        Self::join_by(function, number, container, space, |path| Ok(Arc::new(open_node(path, "vfio-pci")?)))
+    }
+
+    fn join_by(
+        function: &SysfsFunction,
+        number: u32,
+        container: &Arc<Container>,
+        space: &Arc<Space>,
+        open: impl FnOnce(&Path) -> Result<Arc<dyn KernelFile>, Refusal>,
+    ) -> Result<Arc<Self>, Refusal> {
         let mut groups = groups();
         groups.retain(|_, group| group.strong_count() > 0);
         if let Some(group) = groups.get(&number).and_then(Weak::upgrade) {
@@ -46,15 +56,13 @@ impl Group {
             ));
         }
         let path = node(number);
-        let file: Arc<dyn KernelFile> = Arc::new(open_node(&path, "vfio-pci")?);
+        let file = open(&path)?;
         require_viable(&*file, number, function)?;
-        container
-            .join(|| file.send(Call::GroupSetContainer, &descriptor(container.file().file())).map(|_| ()))
-            .map_err(|error| match error {
-                Errno::BUSY => Refusal::busy(holder::of(&path).unwrap_or_else(holder::unknown)),
-                Errno::PERM | Errno::NODEV | Errno::INVAL => no_isolation(number, error),
-                error => Refusal::call("the group in a container", error),
-            })?;
+        container.join(&*file).map_err(|error| match error {
+            Errno::BUSY => Refusal::busy(holder::of(&path).unwrap_or_else(holder::unknown)),
+            Errno::PERM | Errno::NODEV | Errno::INVAL => no_isolation(number, error),
+            error => Refusal::call("the group in a container", error),
+        })?;
         let group =
             Arc::new(Self { number, file, container: Arc::clone(container), space: Arc::downgrade(space) });
         groups.insert(number, Arc::downgrade(&group));
@@ -92,7 +100,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.container.leave(|| self.file.command(Call::GroupUnsetContainer, 0).map(|_| ()));
+        self.container.leave(&*self.file);
     }
 }
 
@@ -147,3 +155,6 @@ fn no_isolation(number: u32, error: Errno) -> Refusal {
          which lets the device forge interrupts",
     )
 }
+
+#[cfg(test)]
+mod tests;

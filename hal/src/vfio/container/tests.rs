@@ -92,16 +92,35 @@ fn the_iommu_comes_with_the_first_group_and_again_after_the_last_has_left() {
     let container = Container::over(file.clone()).unwrap();
     file.take();
     let set = |file: &MockFile| file.calls().contains(&Call::SetIommu);
-    container.join(|| Ok(())).unwrap();
+    let group = MockFile::new(|_, _, _| Ok(0));
+    container.join(&*group).unwrap();
     assert!(set(&file));
-    container.join(|| Ok(())).unwrap();
+    container.join(&*group).unwrap();
     assert!(!set(&file));
-    container.leave(|| Ok(()));
-    container.leave(|| Err(Errno::BUSY));
-    assert_eq!(container.join(|| Err(Errno::NODEV)), Err(Errno::NODEV));
+    container.leave(&*group);
+    container.leave(&*MockFile::new(|_, _, _| Err(Errno::BUSY)));
+    assert_eq!(container.join(&*MockFile::new(|_, _, _| Err(Errno::NODEV))), Err(Errno::NODEV));
     assert!(!set(&file), "a group that did not join brings nothing");
-    container.join(|| Ok(())).unwrap();
+    container.join(&*group).unwrap();
     assert!(set(&file));
+}
+
+#[test]
+fn a_group_that_joined_is_taken_out_again_when_the_iommu_does_not_come() {
+    let mut broken = true;
+    let file = MockFile::new(move |call, _, _| match call {
+        Call::CheckExtension => Ok(1),
+        Call::SetIommu if core::mem::replace(&mut broken, false) => Err(Errno::NOMEM),
+        _ => Ok(0),
+    });
+    let container = Container::over(file.clone()).unwrap();
+    let group = MockFile::new(|_, _, _| Ok(0));
+    assert_eq!(container.join(&*group), Err(Errno::NOMEM));
+    assert_eq!(group.calls(), [Call::GroupSetContainer, Call::GroupUnsetContainer]);
+    file.take();
+    container.join(&*group).unwrap();
+    assert_eq!(group.calls(), [Call::GroupSetContainer]);
+    assert_eq!(file.calls(), [Call::SetIommu], "the next group is the first one again");
 }
 
 proptest! {
