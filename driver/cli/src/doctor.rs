@@ -18,6 +18,8 @@ use crate::arguments::DoctorArguments;
 use crate::device;
 use crate::output;
 
+mod probe;
+
 /// A device that can be examined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Patient {
@@ -109,10 +111,12 @@ fn function(machine: &Machine, address: Bdf) -> Result<Vec<Finding>> {
         }
         Err(error) => return Err(error.into()),
     };
+    let usable = of_function.iter().all(|finding| finding.level != Level::Problem);
+    let offered = usable.then(|| probe::features(address));
     let wrong = machine.diagnose().into_iter().filter(|finding| finding.level != Level::Ok);
     let of_machine =
         wrong.map(|finding| Finding { subject: format!("this machine: {}", finding.subject), ..finding });
-    Ok(of_machine.chain(of_function).collect())
+    Ok(of_machine.chain(of_function).chain(offered).collect())
 }
 
 /// Whether a server listens at a socket. It is not called: it may serve one client at a time.

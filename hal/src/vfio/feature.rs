@@ -17,6 +17,38 @@ pub(super) enum Feature {
     LowPowerEntry,
     LowPowerEntryWithWakeup,
     LowPowerExit,
+    VfToken,
+    DmaLogging,
+    Migration,
+}
+
+/// A feature that a kernel may offer for a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceFeature {
+    /// What it is, in a few words.
+    pub name: &'static str,
+    /// Whether the kernel offers it for this device.
+    pub offered: bool,
+}
+
+/// What is told to a person.
+const NAMED: &[(&str, Feature)] = &[
+    ("bus mastering by call", Feature::BusMaster),
+    ("low power", Feature::LowPowerEntry),
+    ("low power with wake-up", Feature::LowPowerEntryWithWakeup),
+    ("VF token", Feature::VfToken),
+    ("log of DMA writes", Feature::DmaLogging),
+    ("migration", Feature::Migration),
+];
+
+/// Which features there are. Changes nothing.
+pub(super) fn offered(device: &Device) -> Result<Vec<DeviceFeature>, Unreached> {
+    let ask = |&(name, feature): &(&'static str, Feature)| match feature.probe(device, 0) {
+        Ok(_) => Ok(DeviceFeature { name, offered: true }),
+        Err(Unreached::Failed(_)) => Ok(DeviceFeature { name, offered: false }),
+        Err(error) => Err(error),
+    };
+    NAMED.iter().map(ask).collect()
 }
 
 impl Feature {
@@ -26,13 +58,20 @@ impl Feature {
             Self::LowPowerEntry => abi::VFIO_DEVICE_FEATURE_LOW_POWER_ENTRY,
             Self::LowPowerEntryWithWakeup => abi::VFIO_DEVICE_FEATURE_LOW_POWER_ENTRY_WITH_WAKEUP,
             Self::LowPowerExit => abi::VFIO_DEVICE_FEATURE_LOW_POWER_EXIT,
+            Self::VfToken => abi::VFIO_DEVICE_FEATURE_PCI_VF_TOKEN,
+            Self::DmaLogging => abi::VFIO_DEVICE_FEATURE_DMA_LOGGING_START,
+            Self::Migration => abi::VFIO_DEVICE_FEATURE_MIGRATION,
         }
     }
 
-    /// Whether the device has it. Changes nothing.
+    /// Whether the device has it and it can be set. Changes nothing.
     pub(super) fn is_there(self, device: &Device) -> bool {
-        let flags = abi::VFIO_DEVICE_FEATURE_PROBE | abi::VFIO_DEVICE_FEATURE_SET;
-        device.exchange(Call::Feature, &mut self.message(flags, &[])).is_ok()
+        self.probe(device, abi::VFIO_DEVICE_FEATURE_SET).is_ok()
+    }
+
+    fn probe(self, device: &Device, how: u32) -> Result<u32, Unreached> {
+        let flags = abi::VFIO_DEVICE_FEATURE_PROBE | how;
+        device.exchange(Call::Feature, &mut self.message(flags, &[]))
     }
 
     fn set(self, device: &Device, payload: &[u8]) -> Result<(), Unreached> {
@@ -71,4 +110,42 @@ pub(super) fn enter_low_power(device: &Device, wakeup: Option<&EventFd>) -> Resu
 /// Wakes the device.
 pub(super) fn exit_low_power(device: &Device) -> Result<(), Unreached> {
     Feature::LowPowerExit.set(device, &[])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rustix::io::Errno;
+
+    use super::*;
+    use crate::vfio::mock::MockFile;
+
+    #[test]
+    fn features_are_probed_and_nothing_is_set() {
+        let file = MockFile::new(|call, message, _| {
+            assert_eq!(call, Call::Feature);
+            let flags = message.word(offset_of!(abi::vfio_device_feature, flags)).unwrap();
+            assert_eq!(flags & !abi::VFIO_DEVICE_FEATURE_MASK, abi::VFIO_DEVICE_FEATURE_PROBE, "{flags:#x}");
+            match flags & abi::VFIO_DEVICE_FEATURE_MASK {
+                abi::VFIO_DEVICE_FEATURE_BUS_MASTER | abi::VFIO_DEVICE_FEATURE_LOW_POWER_ENTRY => Ok(0),
+                abi::VFIO_DEVICE_FEATURE_MIGRATION => Err(Errno::OPNOTSUPP),
+                _ => Err(Errno::NOTTY),
+            }
+        });
+        let found = offered(&file.device()).unwrap();
+        let there: Vec<&str> = found.iter().filter(|one| one.offered).map(|one| one.name).collect();
+        assert_eq!((found.len(), there), (NAMED.len(), vec!["bus mastering by call", "low power"]));
+        assert_eq!(file.calls().len(), NAMED.len());
+    }
+
+    #[test]
+    fn a_device_that_goes_away_is_not_one_without_features() {
+        let gone = AtomicBool::new(false);
+        let file = MockFile::new(move |_, _, _| {
+            // ORDERING: Relaxed; one thread.
+            if gone.swap(true, Ordering::Relaxed) { Err(Errno::NODEV) } else { Ok(0) }
+        });
+        assert_eq!(offered(&file.device()), Err(Unreached::Gone));
+    }
 }

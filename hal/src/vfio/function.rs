@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::choice::ChosenInterface;
 use super::device::Unreached;
-use super::feature::{self, Feature};
+use super::feature::{self, DeviceFeature, Feature};
 use super::region::{TrappedBar, read_rom};
 use super::session::Session;
 use crate::address::{BarIndex, Bdf};
@@ -38,6 +38,16 @@ impl VfioFunction {
     /// of its own.
     pub fn regions(&self) -> impl Iterator<Item = &RegionInfo> {
         self.session.regions.regions()
+    }
+
+    /// Which optional features of VFIO the kernel offers for the function. It is asked only;
+    /// nothing changes.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::NotOpen`], [`ConfigError::DeviceGone`].
+    pub fn features(&self) -> Result<Vec<DeviceFeature>, ConfigError> {
+        feature::offered(&self.session.device).map_err(config_error)
     }
 
     /// Lets the kernel put the function into the deepest sleep that there is. Its BARs

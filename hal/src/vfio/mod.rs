@@ -56,6 +56,7 @@ mod session;
 mod space;
 
 pub use choice::ChosenInterface;
+pub use feature::DeviceFeature;
 pub use function::{LowPower, VfioFunction};
 pub use node::VfioNode;
 pub use options::{
