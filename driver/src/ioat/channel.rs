@@ -19,7 +19,7 @@ use vdk_hal::poll::SystemClock;
 use vdk_iommu::{Bidirectional, DmaRegion};
 
 use super::device::{self, Device};
-use super::error::{ChannelError, OpenChannelError, RejectReason, Rejected, is_gone};
+use super::error::{ChannelError, OpenChannelError, RejectReason, Rejected};
 use super::ring::{Progress, Ring, RingOptions, SLOT_BYTES, Transfer};
 use super::{Completion, Cookie, Statistics};
 
@@ -424,7 +424,7 @@ impl<T> Channel<T> {
     #[cold]
     pub(super) fn fail_register(&mut self, source: BarError) -> ChannelError {
         let channel = self.number;
-        self.fail(if is_gone(&source) {
+        self.fail(if source.is_gone() {
             ChannelError::Gone { channel }
         } else {
             ChannelError::Register { channel, source }

@@ -10,7 +10,6 @@ use vdk_descriptors::ioat::{
 };
 use vdk_hal::address::{BarIndex, ByteLength};
 use vdk_hal::bar::{Bar, BarError};
-use vdk_hal::config::ConfigError;
 use vdk_hal::interrupt::{EventFd, InterruptKind};
 use vdk_hal::mmio::RegisterBlock;
 use vdk_hal::poll::{Deadline, Pace, SystemClock, TimedOut, poll_until};
@@ -18,7 +17,7 @@ use vdk_hal::reset::ResetKind;
 use vdk_iommu::{AddressWidth, Domain};
 
 use super::error::{ResetDeviceError, StartError, StopError};
-use crate::kit::{BusMasterGuard, InterruptVector, Session, SessionError};
+use crate::kit::{BusMasterGuard, InterruptVector, Session};
 
 /// How long a channel may take to suspend. It goes on to be reset either way.
 const SUSPEND_LIMIT: Duration = Duration::from_millis(100);
@@ -27,9 +26,6 @@ const RESET_LIMIT: Duration = Duration::from_millis(200);
 
 /// The device id in configuration space.
 const DEVICE_ID: u16 = 0x02;
-/// The Command register in configuration space, and its bit for bus mastering.
-const COMMAND: u16 = 0x04;
-const COMMAND_BUS_MASTER: u16 = 0x0004;
 
 /// The device ids whose MSI-X table does not survive the reset of a channel: Atom C2000
 /// and Xeon D-1500.
@@ -172,18 +168,7 @@ impl Device {
     /// stops every channel.
     pub(super) fn silence(&self) -> Result<(), StopError> {
         drop(self.bus_master.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let command = match self.session.config() {
-            Ok(config) => config.read16(COMMAND),
-            Err(SessionError::NotOpen { .. }) => Err(ConfigError::NotOpen),
-            Err(error) => return Err(error.into()),
-        };
-        match command {
-            Ok(command) if command & COMMAND_BUS_MASTER == 0 => Ok(()),
-            Ok(command) => Err(StopError::BusMasterStuck { command }),
-            // What is gone or closed masters no bus.
-            Err(ConfigError::DeviceGone | ConfigError::NotOpen) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        Ok(self.session.require_silence()?)
     }
 
     /// Resets the whole function and brings it up again. No channel may be open.

@@ -129,18 +129,9 @@ pub enum StopError {
     /// A register could not be accessed, or the device is gone.
     #[error(transparent)]
     Register(#[from] BarError),
-    /// Configuration space could not be accessed.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The session refused something.
+    /// The session refused something, or bus mastering did not go off.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// Bus mastering did not go off.
-    #[error("bus mastering stays on, the Command register reads {command:#06x}")]
-    BusMasterStuck {
-        /// The Command register.
-        command: u16,
-    },
 }
 
 impl StopError {
@@ -149,17 +140,11 @@ impl StopError {
     #[must_use]
     pub fn is_gone(&self) -> bool {
         match self {
-            Self::Register(error) => is_gone(error),
-            Self::Config(error) => matches!(error, ConfigError::DeviceGone | ConfigError::NotOpen),
-            Self::Session(error) => matches!(error, SessionError::NotOpen { .. }),
-            Self::TimedOut(_) | Self::BusMasterStuck { .. } => false,
+            Self::Register(error) => error.is_gone(),
+            Self::Session(error) => error.is_gone(),
+            Self::TimedOut(_) => false,
         }
     }
-}
-
-/// Whether an access failed because there is no device behind the handle any more.
-pub(super) fn is_gone(error: &BarError) -> bool {
-    matches!(error, BarError::DeviceGone { .. } | BarError::NotOpen { .. })
 }
 
 /// What is wrong with a channel. Nothing is posted any more until

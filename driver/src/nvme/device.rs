@@ -11,7 +11,6 @@ use vdk_descriptors::nvme::{
 };
 use vdk_hal::address::{BarIndex, ByteLength};
 use vdk_hal::bar::BarError;
-use vdk_hal::config::ConfigError;
 use vdk_hal::interrupt::{EventFd, InterruptKind};
 use vdk_hal::mmio::RegisterBlock;
 use vdk_hal::poll::{Deadline, Pace, SystemClock, poll_until};
@@ -20,13 +19,10 @@ use vdk_iommu::{AddressWidth, Domain};
 use super::ControllerOptions;
 use super::admin::{Admin, DATA_LENGTH};
 use super::bring_up::{self, ControllerFacts, Shadow};
-use super::error::{AdminError, EnableError, ResetError, StartError, StopError, check_capabilities, is_gone};
+use super::error::{AdminError, EnableError, ResetError, StartError, StopError, check_capabilities};
 use super::queue::{ListShape, ShadowPages};
-use crate::kit::{BusMasterGuard, InterruptVector, Session, SessionError};
+use crate::kit::{BusMasterGuard, InterruptVector, Session};
 
-/// The Command register in configuration space, and its bit for bus mastering.
-const COMMAND: u16 = 0x04;
-const COMMAND_BUS_MASTER: u16 = 0x0004;
 /// How long a shutdown may take; the specification has no register for it.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
@@ -284,7 +280,7 @@ impl Device {
     fn prove_stopped(&self) -> Result<(), StopError> {
         let error = match disable(&self.registers, self.capabilities) {
             Ok(()) => return Ok(()),
-            Err(EnableError::Register(error)) if is_gone(&error) => {
+            Err(EnableError::Register(error)) if error.is_gone() => {
                 self.silence()?;
                 return Err(EnableError::Register(error).into());
             }
@@ -300,18 +296,7 @@ impl Device {
     /// Turns bus mastering off: the last means to end the device's access to memory.
     pub(super) fn silence(&self) -> Result<(), StopError> {
         drop(locked(&self.bus_master).take());
-        let command = match self.session.config() {
-            Ok(config) => config.read16(COMMAND),
-            Err(SessionError::NotOpen { .. }) => Err(ConfigError::NotOpen),
-            Err(error) => return Err(error.into()),
-        };
-        match command {
-            Ok(command) if command & COMMAND_BUS_MASTER == 0 => Ok(()),
-            Ok(command) => Err(StopError::BusMasterStuck { command }),
-            // What is gone or closed masters no bus.
-            Err(ConfigError::DeviceGone | ConfigError::NotOpen) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        Ok(self.session.require_silence()?)
     }
 
     /// Lets the controller master the bus, gives it fresh admin queues, enables it and tells

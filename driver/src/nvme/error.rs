@@ -120,18 +120,9 @@ pub enum StopError {
     /// CSTS.RDY did not go off.
     #[error(transparent)]
     Enable(#[from] EnableError),
-    /// Configuration space could not be accessed.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The session refused something.
+    /// The session refused something, or bus mastering did not go off.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// Bus mastering did not go off.
-    #[error("bus mastering stays on, the Command register reads {command:#06x}")]
-    BusMasterStuck {
-        /// The Command register.
-        command: u16,
-    },
 }
 
 impl StopError {
@@ -140,17 +131,11 @@ impl StopError {
     #[must_use]
     pub fn is_gone(&self) -> bool {
         match self {
-            Self::Enable(EnableError::Register(error)) => is_gone(error),
-            Self::Config(error) => matches!(error, ConfigError::DeviceGone | ConfigError::NotOpen),
-            Self::Session(error) => matches!(error, SessionError::NotOpen { .. }),
-            Self::Enable(_) | Self::BusMasterStuck { .. } => false,
+            Self::Enable(EnableError::Register(error)) => error.is_gone(),
+            Self::Session(error) => error.is_gone(),
+            Self::Enable(_) => false,
         }
     }
-}
-
-/// Whether an access failed because there is no device behind the handle any more.
-pub(super) fn is_gone(error: &BarError) -> bool {
-    matches!(error, BarError::DeviceGone { .. } | BarError::NotOpen { .. })
 }
 
 /// Why an admin command failed.

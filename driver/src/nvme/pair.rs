@@ -17,7 +17,7 @@ use vdk_iommu::{Bidirectional, DmaRegion};
 use super::QueueOptions;
 use super::command::{CommandError, Completion, Statistics};
 use super::device::Device;
-use super::error::{AdminError, OpenQueueError, QueueError, is_gone};
+use super::error::{AdminError, OpenQueueError, QueueError};
 use super::queue::{CommandQueue, Describer, ListShape, bells};
 
 /// An I/O submission queue with its completion queue, with whatever rides along as `T`:
@@ -290,7 +290,7 @@ impl<T> QueuePair<T> {
     #[cold]
     pub(super) fn fail_register(&mut self, source: BarError) -> QueueError {
         let queue = self.number;
-        self.fail(if is_gone(&source) {
+        self.fail(if source.is_gone() {
             QueueError::Gone { queue }
         } else {
             QueueError::Register { queue, source }

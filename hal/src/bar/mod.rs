@@ -141,3 +141,12 @@ pub enum BarError {
         error: std::io::ErrorKind,
     },
 }
+
+impl BarError {
+    /// Whether there is no device behind the handle any more: it is gone, or its session
+    /// closed.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        matches!(self, Self::DeviceGone { .. } | Self::NotOpen { .. })
+    }
+}

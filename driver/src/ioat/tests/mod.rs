@@ -385,7 +385,10 @@ fn what_cannot_be_stopped_by_any_means_keeps_its_memory_for_ever() {
     channel.copy(&[bench.segment(0, 0x8000, 8)], Arc::clone(&owner)).unwrap();
     let faults = Faults { paused: true, reset_sticks: true, bus_master_sticks: true, ..Faults::default() };
     bench.fake.set_faults(faults);
-    assert!(matches!(channel.close(), Err(StopError::BusMasterStuck { .. })));
+    assert!(matches!(
+        channel.close(),
+        Err(StopError::Session(crate::kit::SessionError::BusMasterStuck { .. }))
+    ));
     assert_eq!(Arc::strong_count(&owner), 2, "the owner was not dropped");
     assert_eq!(bench.ioat.domain().statistics().mappings, mappings, "the ring is still mapped");
     let again = bench.ioat.channel::<u32>(0, ChannelOptions::default());

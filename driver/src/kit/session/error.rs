@@ -21,7 +21,7 @@ pub enum SessionError {
     /// The function was not opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Bus mastering was on after the function had been opened and did not go off.
+    /// Bus mastering was on and did not go off.
     #[error("{function}: bus mastering stays on, so the device could write to memory; reset it or its slot")]
     BusMasterStuck {
         /// The function.
@@ -57,4 +57,18 @@ pub enum SessionError {
         /// What the system said.
         error: std::io::ErrorKind,
     },
+}
+
+impl SessionError {
+    /// Whether the device is gone or its session closed: in both cases it reaches memory no
+    /// more.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Self::NotOpen { .. } => true,
+            Self::Config(error) => matches!(error, ConfigError::DeviceGone | ConfigError::NotOpen),
+            Self::Bar(error) => error.is_gone(),
+            _ => false,
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use crate::hal::config::{ConfigError, ConfigSpace};
 use crate::hal::mmio::Width;
 
-use super::Inner;
+use super::{Inner, Session, SessionError};
 
 /// Offset of the Command register. See PCI 3.0 §6.2.2 "Device Control".
 pub(super) const COMMAND: u16 = 0x04;
@@ -43,5 +43,27 @@ impl ConfigSpace for Inner {
         let now = config.read_raw(COMMAND, Width::U16)?;
         let value = (value & !gated) | (now & gated);
         config.write_raw(offset, width, value)
+    }
+}
+
+impl Session {
+    /// Shows that the function masters no bus, after the guards of
+    /// [`enable_bus_master`](Self::enable_bus_master) were dropped: the last means to end its
+    /// access to memory. What is gone or closed masters no bus.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::BusMasterStuck`], [`SessionError::Config`].
+    pub fn require_silence(&self) -> Result<(), SessionError> {
+        let command = match self.config() {
+            Ok(config) => config.read16(COMMAND).map_err(SessionError::from),
+            Err(error) => Err(error),
+        };
+        match command {
+            Ok(command) if command & BUS_MASTER == 0 => Ok(()),
+            Ok(_) => Err(SessionError::BusMasterStuck { function: self.name().to_owned() }),
+            Err(error) if error.is_gone() => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
