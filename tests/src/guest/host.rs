@@ -50,7 +50,8 @@ impl Host {
     /// Asks the host to do something, and waits for its answer.
     ///
     /// The host knows: `device_del ID` and `device_add JSON` (QEMU's monitor; the answer comes
-    /// when the monitor has taken the command, not when the guest has noticed); `sha256
+    /// when the monitor has taken the command, not when the guest has noticed); `aer ID
+    /// ERROR`, an error that a port reports, by QEMU's `pcie_aer_inject_error`; `sha256
     /// DRIVE`, the checksum of a backing file; `start PROGRAM ARGUMENT...`, which runs one of
     /// our programs on the host, `listening`, which waits until it takes TCP connections, and
     /// `wait SECONDS`, which gives its output when it has ended well (`crate::qemu::peer`).

@@ -293,6 +293,14 @@ impl Conversation<'_> {
                 self.monitor.execute("device_add", &arguments)?;
                 Ok(String::new())
             }
+            "aer" => {
+                let command = format!("pcie_aer_inject_error {object}");
+                let arguments = json!({ "command-line": command });
+                let said = self.monitor.execute("human-monitor-command", &arguments)?;
+                let said = said.as_str().unwrap_or_default().trim();
+                ensure!(said.starts_with("OK"), "{command}: {said}");
+                Ok(said.to_owned())
+            }
             "sha256" => {
                 let output = Command::new("sha256sum").arg(self.folder.join(object)).output()?;
                 let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -8,6 +8,8 @@ mod nvme;
 mod vfio;
 mod vfio_dma;
 mod vfio_process;
+mod vfio_reset;
+mod vfio_virtual;
 
 use anyhow::{Context, Result};
 
@@ -23,6 +25,8 @@ const TABLES: &[&[Case]] = &[
     vfio::CASES,
     vfio_dma::CASES,
     vfio_process::CASES,
+    vfio_reset::CASES,
+    vfio_virtual::CASES,
 ];
 
 /// Every case.

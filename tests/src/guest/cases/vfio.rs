@@ -28,6 +28,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "vfio-unbind", shows: "a release request is answered", run: unbind },
     Case { name: "vfio-unplug", shows: "a device that is unplugged while it is open is let go", run: unplug },
     Case { name: "vfio-power", shows: "a function sleeps and wakes", run: power },
+    Case { name: "vfio-wake", shows: "a function that is woken by somebody else tells it", run: wake },
     Case { name: "vfio-user", shows: "a plain user is told what is missing", run: plain_user },
 ];
 
@@ -194,13 +195,25 @@ fn works(guest: &Guest) -> Result<()> {
 
 /// Unbinds the function while it is open, and answers the request.
 fn unbind(guest: &Guest) -> Result<()> {
-    guest.part("the kernel's request arrives, and closing answers it", answered(guest));
+    guest.part("the kernel's request arrives, and closing answers it within a second", answered(guest));
     guest.part("a driver that does not close is closed", overdue(guest));
     guest.part("the device works after it was bound again", works(guest));
     Ok(())
 }
 
+/// The kernel has its function back within a second of asking. Of three rounds the fastest
+/// counts, since the machine under the guest may be busy with others.
 fn answered(guest: &Guest) -> Result<()> {
+    let mut fastest = Duration::MAX;
+    for _ in 0..3 {
+        fastest = fastest.min(answered_once(guest)?);
+        println!("the fastest unbinding took {fastest:?} from the request on");
+    }
+    ensure!(fastest < Duration::from_secs(1), "the fastest took {fastest:?}");
+    Ok(())
+}
+
+fn answered_once(guest: &Guest) -> Result<Duration> {
     let function = open_function(guest)?;
     config::update_command(function.config(), |command| command.set_memory_space(true))?;
     let bar = function.bar(BarIndex::new(0).context("BAR0")?)?;
@@ -212,12 +225,12 @@ fn answered(guest: &Guest) -> Result<()> {
     ensure!(bar.read::<u32>(0)? == before, "the device is gone before it was let go");
     function.close();
     unbinding.finish()?;
+    let taken = asked.elapsed();
     // A handle of the BAR is held all the while: it must not keep the device.
-    println!("unbound {} ms after the request", asked.elapsed().as_millis());
-    ensure!(asked.elapsed() < Duration::from_secs(5), "it took {:?}", asked.elapsed());
     ensure!(matches!(bar.read::<u32>(0), Err(BarError::NotOpen { .. })), "{:?}", bar.read::<u32>(0));
     ensure!(function.config().read32(0) == Err(ConfigError::NotOpen), "configuration space answers");
-    bind(guest)
+    bind(guest)?;
+    Ok(taken)
 }
 
 fn overdue(guest: &Guest) -> Result<()> {
@@ -229,7 +242,7 @@ fn overdue(guest: &Guest) -> Result<()> {
     bind(guest)
 }
 
-fn wait_event(function: &VfioFunction) -> Result<DeviceEvent> {
+pub(super) fn wait_event(function: &VfioFunction) -> Result<DeviceEvent> {
     ensure!(function.events().event().wait(LONG)?, "no event came");
     function.events().next().context("the event file was readable without an event")
 }
@@ -298,6 +311,38 @@ fn power(guest: &Guest) -> Result<()> {
     ensure!(matches!(bar.read::<u32>(0), Err(BarError::Asleep { .. })), "the BAR answers, memory space off");
     config::update_command(function.config(), |command| command.set_memory_space(true))?;
     ensure!(bar.read::<u32>(0)? == before, "BAR0 does not answer again");
+    Ok(())
+}
+
+/// The kernel wakes the function, as it does when it has work for it, and not its owner.
+fn wake(guest: &Guest) -> Result<()> {
+    let function = open_function(guest)?;
+    config::update_command(function.config(), |command| command.set_memory_space(true))?;
+    let bar = function.bar(BarIndex::new(0).context("BAR0")?)?;
+    let before: u32 = bar.read(0)?;
+    let power = Path::new(sysfs::DEVICES).join(guest.device()).join("power");
+    let is = |state: &str| -> Result<bool> {
+        Ok(std::fs::read_to_string(power.join("runtime_status"))?.trim_end() == state)
+    };
+    let wakeup = EventFd::new()?;
+    let sleep = function.enter_low_power(Some(&wakeup))?;
+    let end = Instant::now() + LONG;
+    while !is("suspended")? {
+        ensure!(Instant::now() < end, "the kernel does not let it sleep");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    ensure!(wakeup.take() == 0, "it woke before it slept");
+    std::fs::write(power.join("control"), "on").context("wake it")?;
+    let woken = wakeup.wait(LONG);
+    std::fs::write(power.join("control"), "auto").context("let it sleep again")?;
+    ensure!(woken?, "the wake-up was not told");
+    // It stays awake, and is its owner's again when the owner says so.
+    std::thread::sleep(Duration::from_millis(200));
+    ensure!(is("active")?, "it fell asleep again");
+    ensure!(matches!(bar.read::<u32>(0), Err(BarError::Asleep { .. })), "the BAR answers in low power");
+    drop(sleep);
+    config::update_command(function.config(), |command| command.set_memory_space(true))?;
+    ensure!(bar.read::<u32>(0)? == before, "BAR0 reads {:x?}", bar.read::<u32>(0));
     Ok(())
 }
 

@@ -10,9 +10,11 @@ use vdk_driver::edu::{Completion, Edu};
 use vdk_driver::kit::Session;
 use vdk_hal::address::ByteLength;
 use vdk_hal::memory::{Pages, SharedMemory};
+use vdk_hal::vfio::{VfioNode, VfioOptions};
 use vdk_iommu::{AddressWidth, Bidirectional, DmaRegion, Domain, ToDevice};
 
-use super::vfio::address;
+use super::vfio::{address, options};
+use super::vfio_virtual::TOKEN;
 use crate::guest::{Case, Guest, Interface};
 
 pub(super) const CASES: &[Case] =
@@ -28,7 +30,12 @@ pub(super) struct Other(Child);
 impl Other {
     /// Starts it in a role and waits until it is ready.
     pub(super) fn start(guest: &Guest, role: &str) -> Result<Self> {
-        let child = Self::command(guest, role)?.stdout(Stdio::piped()).spawn()?;
+        Self::start_on(guest, guest.device(), role)
+    }
+
+    /// The same on another device.
+    pub(super) fn start_on(guest: &Guest, device: &str, role: &str) -> Result<Self> {
+        let child = Self::command(guest, device, role)?.stdout(Stdio::piped()).spawn()?;
         let mut other = Self(child);
         let output = other.0.stdout.take().context("no output")?;
         let mut said = String::new();
@@ -56,7 +63,7 @@ impl Other {
 
     /// Runs it to its end as a plain user who may lock so many KiB; returns what it said.
     pub(super) fn run_as_user(guest: &Guest, role: &str, kib: u32) -> Result<String> {
-        let own = Self::command(guest, role)?;
+        let own = Self::command(guest, guest.device(), role)?;
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit -l {kib} && exec \"$0\" \"$@\"")]);
         command.arg(own.get_program()).args(own.get_args());
@@ -89,9 +96,9 @@ impl Other {
         Ok(())
     }
 
-    fn command(guest: &Guest, role: &str) -> Result<Command> {
+    fn command(guest: &Guest, device: &str, role: &str) -> Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["vfio-other", "--device", guest.device()]);
+        command.args(["vfio-other", "--device", device]);
         command.args(["--interface", &guest.interface().to_string(), "--set", &format!("role={role}")]);
         command.env_remove("VDK_HOST").stdin(Stdio::null());
         Ok(command)
@@ -109,6 +116,14 @@ fn role(guest: &Guest) -> Result<()> {
     match guest.setting("role")? {
         "hold" => {
             let function = guest.node()?.open()?;
+            println!("{READY}");
+            wait_for_the_end();
+            drop(function);
+        }
+        "hold-virtual" => {
+            let vf_token = (guest.interface() == Interface::Type1).then_some(TOKEN);
+            let options = VfioOptions { vf_token, ..options(guest) };
+            let function = VfioNode::new(address(guest)?, options).open_function()?;
             println!("{READY}");
             wait_for_the_end();
             drop(function);

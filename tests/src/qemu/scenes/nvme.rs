@@ -57,6 +57,9 @@ const NVME_CASES: &str = r#"
 check "nvme is bound to vfio-pci" give 0000:00:06.0 vfio-pci
 cases conformance nvme nvme-life --device 0000:00:06.0 --interface "$interface" \
     --set serial=vdk0 --set bytes=33554432 --set block="$block" --set queues="$queues"
+# Only Debian's kernel puts functions to sleep.
+[ ! -e /sys/bus/pci/devices/0000:00:06.0/power/runtime_status ] ||
+    cases vfio-wake --device 0000:00:06.0 --interface "$interface"
 "#;
 
 const NVME_SLOW_CASES: &str = r#"

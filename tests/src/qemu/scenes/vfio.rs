@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::nvme::{NVME, NVME_DRIVE};
 use super::{IOMMUFD, TYPE1};
-use crate::qemu::scene::{Kernel, Scene};
+use crate::qemu::scene::{Drive, Kernel, Scene};
 
 /// Both, and an edu behind a port, `0000:01:00.0`.
 const VFIO: &[&str] = &[
@@ -19,6 +19,37 @@ const VFIO: &[&str] = &[
     "-device",
     "edu,id=edu0,bus=rp1",
 ];
+
+/// Behind ports: an e1000e and an edu that are one device, an igb, and two nvme. The kernel
+/// asks a port for its link only above 5 GT/s, and QEMU's says that it has none.
+const VFIO_RESET: &[&str] = &[
+    "-drive",
+    "if=none,id=disk,file={folder}/nvme.img,format=raw,cache=unsafe",
+    "-drive",
+    "if=none,id=other,file={folder}/other.img,format=raw,cache=unsafe",
+    "-device",
+    "pcie-root-port,id=rp1,chassis=1,slot=1,addr=10.0,x-speed=5",
+    "-device",
+    "e1000e,bus=rp1,addr=00.0,multifunction=on,romfile=",
+    "-device",
+    "edu,bus=rp1,addr=00.1",
+    // A slot has the functions of one device only, and virtual functions look like others.
+    "-device",
+    "pcie-root-port,id=rp2,chassis=2,slot=2,addr=11.0,x-speed=5,hotplug=off",
+    "-device",
+    "igb,bus=rp2,romfile=",
+    "-device",
+    "pcie-root-port,id=rp3,chassis=3,slot=3,addr=12.0,x-speed=5",
+    "-device",
+    "nvme,serial=vdk0,drive=disk,bus=rp3",
+    "-device",
+    "pcie-root-port,id=rp4,chassis=4,slot=4,addr=13.0",
+    "-device",
+    "nvme,serial=vdk1,drive=other,bus=rp4",
+];
+
+const VFIO_RESET_DRIVES: &[Drive] =
+    &[Drive { file: "nvme.img", bytes: 32 << 20 }, Drive { file: "other.img", bytes: 32 << 20 }];
 
 const VFIO_CASES: &str = r#"
 for function in 0000:00:05.0 0000:00:06.0 0000:01:00.0; do
@@ -73,6 +104,28 @@ pub(super) const SCENES: &[Scene] = &[
         drives: NVME_DRIVE,
         script: VFIO_CASES,
         takes: Duration::from_secs(25),
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "reset-type1",
+        shows: "hot resets, errors of ports, virtual functions; by the group",
+        append: "interface=type1 vfio_pci.enable_sriov=1",
+        machine: VFIO_RESET,
+        drives: VFIO_RESET_DRIVES,
+        recent: true,
+        script: include_str!("../../../qemu/scenes/vfio-reset.sh"),
+        takes: Duration::from_secs(40),
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "reset-iommufd",
+        shows: "hot resets, errors of ports, virtual functions; by iommufd",
+        append: "interface=iommufd vfio_pci.enable_sriov=1",
+        machine: VFIO_RESET,
+        drives: VFIO_RESET_DRIVES,
+        recent: true,
+        script: include_str!("../../../qemu/scenes/vfio-reset.sh"),
+        takes: Duration::from_secs(40),
         ..Scene::EMPTY
     },
     Scene {

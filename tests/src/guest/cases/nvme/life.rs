@@ -44,7 +44,7 @@ fn starts(guest: &Guest) -> Result<()> {
 }
 
 /// Submits until the queue is full, all to be counted.
-fn submit_all(bed: &mut Bed, first: u64) -> Result<u64> {
+pub(super) fn submit_all(bed: &mut Bed, first: u64) -> Result<u64> {
     let memory = [bed.entry(0, bed.block())?];
     let (mut next, blocks) = (first, bed.namespace.blocks());
     while bed.pair.free() > 0 {

@@ -7,6 +7,7 @@ mod bed;
 mod blocks;
 mod errors;
 mod life;
+mod port_errors;
 mod queues;
 mod shapes;
 
@@ -24,6 +25,11 @@ pub(super) const CASES: &[Case] = &[
         name: "nvme-slow",
         shows: "commands that take too long are aborted, then given up",
         run: life::slow,
+    },
+    Case {
+        name: "nvme-port-error",
+        shows: "errors that PCI Express reports are events, and I/O ends",
+        run: port_errors::port_errors,
     },
     Case { name: "nvme-unplug", shows: "a removal under load ends every command once", run: life::unplug },
 ];
