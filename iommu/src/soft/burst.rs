@@ -3,7 +3,7 @@
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use vdk_hal::address::{ByteLength, Iova, IovaRange};
+use vdk_hal::address::{Iova, IovaRange};
 use vdk_hal::memory::access::{AccessBurst, AccessView};
 use vdk_hal::mmio::RegisterValue;
 
@@ -165,10 +165,7 @@ impl<'device> Burst<'device> {
                 return Ok(value);
             }
         }
-        let translation = self.locate_word(Stream::Read, address, T::WIDTH.bytes())?;
-        self.access
-            .load(&translation.token, translation.offset(address), ordering)
-            .map_err(|_| self.port.fault(FaultReason::Misaligned, address, false))
+        self.load_anew(address, ordering)
     }
 
     /// Stores a word of any width in one access.
@@ -194,10 +191,7 @@ impl<'device> Burst<'device> {
                 return Ok(());
             }
         }
-        let translation = self.locate_word(Stream::Write, address, T::WIDTH.bytes())?;
-        self.access
-            .store(&translation.token, translation.offset(address), value, ordering)
-            .map_err(|_| self.port.fault(FaultReason::Misaligned, address, true))
+        self.store_anew(address, value, ordering)
     }
 
     /// The mapping that `address` is in: a range that the device may touch in this burst.
@@ -206,11 +200,7 @@ impl<'device> Burst<'device> {
     ///
     /// The [`TranslationFault`] that an access would have.
     pub fn translate(&mut self, address: Iova, write: bool) -> Result<IovaRange, TranslationFault> {
-        let stream = if write { Stream::Write } else { Stream::Read };
-        let (translation, _) = self.locate(stream, address, 1)?;
-        let length = ByteLength::from_usize(translation.token.length());
-        IovaRange::new(translation.start, length)
-            .ok_or_else(|| self.port.fault(FaultReason::Overflow, address, write))
+        self.locate_range(if write { Stream::Write } else { Stream::Read }, address)
     }
 
     /// Asks the processor for the cache line at `address`, which is about to be

@@ -10,7 +10,8 @@ use vdk_hal::memory::access::{AccessBurst, AccessDomain, AccessHold};
 
 use super::fault::{FaultReason, TranslationFault};
 use super::iotlb::{Entry, Translation};
-use super::mapping::Mappings;
+use super::mapping::{Backing, Mappings};
+use super::remote::{Absent, RemoteMemory};
 use super::{BusMaster, BusMasterGate, IommuView, SoftIommu};
 
 /// An address space: the functions whose [`BusMaster`]s are in it share its translations.
@@ -58,11 +59,12 @@ impl SoftDomain {
     }
 
     /// Walks the page table.
-    pub(super) fn walk(&self, access: &AccessBurst<'_>, address: Iova) -> Result<Entry, FaultReason> {
+    pub(super) fn walk(&self, access: &AccessBurst<'_>, address: Iova) -> Result<Entry, Absent> {
+        let absent = Absent::Fault(FaultReason::NotMapped);
         let mappings = self.read();
-        let mapping = mappings.at(address).ok_or(FaultReason::NotMapped)?;
-        let registration = mapping.registration().ok_or(FaultReason::NotMapped)?;
-        let token = access.admit(registration).map_err(|_| FaultReason::NotMapped)?;
+        let Some(mapping) = mappings.at(address) else { return Err(absent) };
+        let registration = mapping.registration()?;
+        let Ok(token) = access.admit(registration) else { return Err(absent) };
         let translation = Translation { start: mapping.range.start(), token };
         Ok(Entry { translation, permissions: mapping.permissions })
     }
@@ -71,9 +73,63 @@ impl SoftDomain {
     pub(super) fn place(&self, address: Iova) -> Result<Place, FaultReason> {
         let mappings = self.read();
         let mapping = mappings.at(address).ok_or(FaultReason::NotMapped)?;
-        let registration = mapping.registration().ok_or(FaultReason::NotMapped)?;
+        let registration = mapping.registration().map_err(|_| FaultReason::NotMapped)?;
         let host = registration.memory().host_address();
         Ok(Place { range: mapping.range, host, permissions: mapping.permissions })
+    }
+
+    /// Maps memory that is not in this process, for a device to reach by asking. It is
+    /// unmapped as all is, by [`unmap`](DmaMapper::unmap), which waits until an answer that
+    /// is waited for has come or is given up.
+    ///
+    /// # Errors
+    ///
+    /// As [`map`](DmaMapper::map).
+    pub fn map_remote(
+        &self,
+        range: IovaRange,
+        permissions: Permissions,
+        memory: Arc<dyn RemoteMemory>,
+    ) -> Result<(), MapError> {
+        // The other side has its own place for the memory.
+        self.enter(range.start(), range.length(), 0, permissions, || Backing::Remote(memory))
+    }
+
+    fn enter(
+        &self,
+        iova: Iova,
+        length: ByteLength,
+        host: u64,
+        permissions: Permissions,
+        backing: impl FnOnce() -> Backing,
+    ) -> Result<(), MapError> {
+        let page = self.smallest_page();
+        let aligned = iova.is_aligned_to(page)
+            && length.is_aligned_to(page)
+            && ByteLength::new(host).is_aligned_to(page);
+        if !aligned {
+            return Err(MapError::Misaligned { iova, host, length, page });
+        }
+        let usable = &self.iommu.ranges;
+        let range = IovaRange::new(iova, length);
+        let Some(range) = range.filter(|range| usable.iter().any(|usable| usable.contains_range(*range)))
+        else {
+            let to_the_end = IovaRange::from_bounds(iova, Iova::new(u64::MAX));
+            return match range.or(to_the_end) {
+                Some(range) => Err(MapError::OutOfRange { range, usable: text_of(usable) }),
+                None => Err(MapError::Misaligned { iova, host, length, page }),
+            };
+        };
+        let mut mappings = self.write();
+        if let Some(existing) = mappings.first_in(range) {
+            return Err(MapError::AlreadyMapped { range, existing: existing.range });
+        }
+        let limit = self.iommu.max_mappings;
+        if u32::try_from(mappings.count()).is_ok_and(|count| count >= limit) {
+            return Err(MapError::TooManyMappings { limit });
+        }
+        mappings.insert(range, permissions, backing());
+        Ok(())
     }
 
     /// Keeps all that is mapped in place.
@@ -115,46 +171,30 @@ impl DmaMapper for SoftDomain {
     }
 
     fn map(&self, iova: Iova, memory: &SharedMemory, permissions: Permissions) -> Result<(), MapError> {
-        let (length, page, host) = (memory.length(), self.smallest_page(), memory.host_address().as_u64());
-        let aligned = iova.is_aligned_to(page)
-            && length.is_aligned_to(page)
-            && ByteLength::new(host).is_aligned_to(page);
-        if !aligned {
-            return Err(MapError::Misaligned { iova, host, length, page });
-        }
-        let usable = &self.iommu.ranges;
-        let range = IovaRange::new(iova, length);
-        let Some(range) = range.filter(|range| usable.iter().any(|usable| usable.contains_range(*range)))
-        else {
-            let to_the_end = IovaRange::from_bounds(iova, Iova::new(u64::MAX));
-            return match range.or(to_the_end) {
-                Some(range) => Err(MapError::OutOfRange { range, usable: text_of(usable) }),
-                None => Err(MapError::Misaligned { iova, host, length, page }),
-            };
-        };
-        let mut mappings = self.write();
-        if let Some(existing) = mappings.first_in(range) {
-            return Err(MapError::AlreadyMapped { range, existing: existing.range });
-        }
-        let limit = self.iommu.max_mappings;
-        if u32::try_from(mappings.count()).is_ok_and(|count| count >= limit) {
-            return Err(MapError::TooManyMappings { limit });
-        }
-        mappings.insert(range, permissions, self.access.register(memory.clone()));
-        Ok(())
+        let host = memory.host_address().as_u64();
+        let backing = || Backing::Here(self.access.register(memory.clone()));
+        self.enter(iova, memory.length(), host, permissions, backing)
     }
 
     /// Ends a mapping; see the type for what happens when a device does not leave.
     fn unmap(&self, range: IovaRange) -> Result<ByteLength, UnmapError> {
-        let (unmapping, registration) = self.write().begin_unmap(range)?;
+        let (unmapping, backing) = self.write().begin_unmap(range)?;
         // Not under the lock: a device that walks the page table in its burst needs it.
-        match registration.revoke() {
-            Ok(memory) => {
+        let ended = match backing {
+            Backing::Here(registration) => match registration.revoke() {
+                Ok(_) => Ok(()),
+                Err((source, registration)) => Err((source, Backing::Here(registration))),
+            },
+            // A device that waits for an answer does so in a burst.
+            remote @ Backing::Remote(_) => self.access.revoke_tokens().map_err(|source| (source, remote)),
+        };
+        match ended {
+            Ok(()) => {
                 self.write().end_unmap(unmapping);
-                Ok(memory.length())
+                Ok(range.length())
             }
-            Err((source, registration)) => {
-                self.write().abandon_unmap(unmapping, registration);
+            Err((source, backing)) => {
+                self.write().abandon_unmap(unmapping, backing);
                 Err(UnmapError::DeviceBusy { range, source })
             }
         }

@@ -39,6 +39,8 @@ pub enum FaultReason {
     Overflow,
     /// A word that must be accessed in one piece is not aligned to its size.
     Misaligned,
+    /// The memory is in another process, which did not answer, or not rightly.
+    NotAnswered,
 }
 
 impl fmt::Display for FaultReason {
@@ -50,6 +52,7 @@ impl fmt::Display for FaultReason {
             Self::NotWritable => "the mapping is not writable by the device",
             Self::Overflow => "the access passes the end of the address space",
             Self::Misaligned => "the word is not aligned to its size",
+            Self::NotAnswered => "the process that has the memory did not answer, or not rightly",
         })
     }
 }

@@ -1,10 +1,14 @@
 //! What is mapped in one address space: the mappings and the page table that finds them.
 
+use std::sync::Arc;
+
 use vdk_hal::address::{Iova, IovaRange};
 use vdk_hal::dma::{Permissions, UnmapError};
 use vdk_hal::memory::access::Registration;
 
+use super::fault::FaultReason;
 use super::page_table::{MappingIndex, PageTable};
+use super::remote::{Absent, Remote, RemoteMemory};
 
 /// The mappings of an address space.
 ///
@@ -27,24 +31,38 @@ pub(super) struct Mapping {
     state: State,
 }
 
+/// What is behind a mapping.
+#[derive(Debug)]
+pub(super) enum Backing {
+    /// Memory of this process.
+    Here(Registration),
+    /// Memory of others, which no translation is given for.
+    Remote(Arc<dyn RemoteMemory>),
+}
+
 #[derive(Debug)]
 enum State {
     /// Devices may be given translations.
-    Live(Registration),
+    Live(Backing),
     /// Somebody waits for the devices to leave; the range is not free yet.
     Ending,
     /// The devices did not leave in time. No translations are given out, but the range and
     /// the memory stay taken until an unmap succeeds.
-    Abandoned(Registration),
+    Abandoned(Backing),
 }
 
 impl Mapping {
     /// What a device may be given a translation for.
     #[inline]
-    pub(super) fn registration(&self) -> Option<&Registration> {
+    pub(super) fn registration(&self) -> Result<&Registration, Absent> {
         match &self.state {
-            State::Live(registration) => Some(registration),
-            State::Ending | State::Abandoned(_) => None,
+            State::Live(Backing::Here(registration)) => Ok(registration),
+            State::Live(Backing::Remote(memory)) => Err(Absent::Remote(Remote {
+                range: self.range,
+                permissions: self.permissions,
+                memory: Arc::clone(memory),
+            })),
+            State::Ending | State::Abandoned(_) => Err(Absent::Fault(FaultReason::NotMapped)),
         }
     }
 }
@@ -78,8 +96,8 @@ impl Mappings {
     }
 
     /// Enters a mapping at a range that is free, whole pages and within the table.
-    pub(super) fn insert(&mut self, range: IovaRange, permissions: Permissions, registration: Registration) {
-        let mapping = Some(Mapping { range, permissions, state: State::Live(registration) });
+    pub(super) fn insert(&mut self, range: IovaRange, permissions: Permissions, backing: Backing) {
+        let mapping = Some(Mapping { range, permissions, state: State::Live(backing) });
         let free = self.free.pop().and_then(|index| Some((index, self.slots.get_mut(index)?)));
         let index = match free {
             Some((index, slot)) => {
@@ -94,10 +112,10 @@ impl Mappings {
         self.table.insert(range, index);
     }
 
-    /// Takes the registration out of the mapping at exactly `range`. From now on no
+    /// Takes what is behind it out of the mapping at exactly `range`. From now on no
     /// translation is given out for it, and the range is still taken.
     /// [`end_unmap`](Self::end_unmap) or [`abandon_unmap`](Self::abandon_unmap) must follow.
-    pub(super) fn begin_unmap(&mut self, range: IovaRange) -> Result<(Unmapping, Registration), UnmapError> {
+    pub(super) fn begin_unmap(&mut self, range: IovaRange) -> Result<(Unmapping, Backing), UnmapError> {
         let not_mapped = UnmapError::NotMapped { range };
         let Some(index) = self.table.first_in(range) else { return Err(not_mapped) };
         let Some(Some(mapping)) = self.slots.get_mut(index) else { return Err(not_mapped) };
@@ -105,9 +123,7 @@ impl Mappings {
             return Err(UnmapError::NotExact { range, existing: mapping.range });
         }
         match core::mem::replace(&mut mapping.state, State::Ending) {
-            State::Live(registration) | State::Abandoned(registration) => {
-                Ok((Unmapping { index, range }, registration))
-            }
+            State::Live(backing) | State::Abandoned(backing) => Ok((Unmapping { index, range }, backing)),
             State::Ending => Err(not_mapped),
         }
     }
@@ -123,9 +139,9 @@ impl Mappings {
 
     /// Keeps range and memory taken, without translations, so that the unmap can be tried
     /// again.
-    pub(super) fn abandon_unmap(&mut self, unmapping: Unmapping, registration: Registration) {
+    pub(super) fn abandon_unmap(&mut self, unmapping: Unmapping, backing: Backing) {
         if let Some(Some(mapping)) = self.slots.get_mut(unmapping.index) {
-            mapping.state = State::Abandoned(registration);
+            mapping.state = State::Abandoned(backing);
         }
     }
 

@@ -11,6 +11,8 @@
 //!   translated and checked, and can fault. It keeps its own IOTLB.
 //! - [`Burst`] is a run of accesses of a [`BusMaster`]; the fast path.
 //! - [`BusMasterGate`] is the bus-master enable bit of a function.
+//! - [`RemoteMemory`] is what is mapped where the memory is not in this process: the device
+//!   reaches it by asking.
 //! - [`BusMasterBytes`] and [`IommuView`] offer both to device models that are written
 //!   against the traits of `vm-memory`.
 //!
@@ -32,6 +34,7 @@ mod iotlb;
 mod mapping;
 mod page_table;
 mod parts;
+mod remote;
 mod view;
 
 use core::fmt;
@@ -46,6 +49,7 @@ pub use bytes::{BusMasterBytes, BusMasterBytesError};
 pub use domain::SoftDomain;
 pub use fault::{FAULT_LOG_LENGTH, FaultReason, TranslationFault};
 pub use gate::BusMasterGate;
+pub use remote::{NotAnswered, RemoteMemory};
 pub use view::{HeldIotlb, IommuView};
 
 use fault::FaultLog;

@@ -1,12 +1,22 @@
 //! Accesses that the last translations do not serve: other translations are looked for,
 //! accesses are divided where a mapping ends or a burst gets too long, and faults are made.
 
-use vdk_hal::address::{ByteLength, Iova};
+use core::sync::atomic::Ordering;
+
+use vdk_hal::address::{ByteLength, Iova, IovaRange};
+use vdk_hal::mmio::RegisterValue;
 
 use super::burst::{ACCESS_COST, BURST_BYTES, Burst};
 use super::bus_master::Port;
 use super::fault::{FaultReason, TranslationFault};
 use super::iotlb::{Stream, Translation};
+use super::remote::{Absent, REMOTE_BYTES, Remote};
+
+/// What is behind an address: memory of this process and how many bytes of it, or of others.
+enum Located {
+    Here(Translation, usize),
+    Remote(Remote, usize),
+}
 
 impl Burst<'_> {
     /// Makes the translation of `address` the last one of `stream`, if there is one that
@@ -40,11 +50,16 @@ impl Burst<'_> {
         let mut part = Part::new(self.port, address, bytes.len() as u64, false)?;
         let mut rest = bytes;
         while let Some(address) = part.address() {
-            let (translation, count) = self.locate(Stream::Read, address, part.left)?;
+            let located = self.locate(Stream::Read, address, part.left)?;
+            let count = located.count();
             let (now, later) = rest.split_at_mut(count.min(rest.len()));
-            self.access
-                .read(&translation.token, translation.offset(address), now)
-                .map_err(|_| self.port.fault(FaultReason::NotMapped, address, false))?;
+            match located {
+                Located::Here(translation, _) => self
+                    .access
+                    .read(&translation.token, translation.offset(address), now)
+                    .map_err(|_| self.port.fault(FaultReason::NotMapped, address, false))?,
+                Located::Remote(remote, _) => self.read_remote(&remote, address, now)?,
+            }
             rest = later;
             part.advance(count);
         }
@@ -70,11 +85,16 @@ impl Burst<'_> {
         let mut part = Part::new(self.port, address, bytes.len() as u64, true)?;
         let mut rest = bytes;
         while let Some(address) = part.address() {
-            let (translation, count) = self.locate(Stream::Write, address, part.left)?;
+            let located = self.locate(Stream::Write, address, part.left)?;
+            let count = located.count();
             let (now, later) = rest.split_at(count.min(rest.len()));
-            self.access
-                .write(&translation.token, translation.offset(address), now)
-                .map_err(|_| self.port.fault(FaultReason::NotMapped, address, true))?;
+            match located {
+                Located::Here(translation, _) => self
+                    .access
+                    .write(&translation.token, translation.offset(address), now)
+                    .map_err(|_| self.port.fault(FaultReason::NotMapped, address, true))?,
+                Located::Remote(remote, _) => self.write_remote(&remote, address, now)?,
+            }
             rest = later;
             part.advance(count);
         }
@@ -108,13 +128,19 @@ impl Burst<'_> {
         let mut from_part = Part::new(self.port, source, length, false)?;
         let mut to_part = Part::new(self.port, destination, length, true)?;
         while let (Some(source), Some(destination)) = (from_part.address(), to_part.address()) {
-            let (from, most) = self.locate(Stream::CopySource, source, from_part.left)?;
+            let from = self.locate(Stream::CopySource, source, from_part.left)?;
             // CAST: `usize` is at most 64 bits wide. No renewal: `from` must stay valid.
-            let (to, count) = self.locate_more(Stream::CopyDestination, destination, most as u64)?;
-            let to = (&to.token, to.offset(destination));
-            self.access
-                .copy(to, (&from.token, from.offset(source)), count)
-                .map_err(|_| self.port.fault(FaultReason::NotMapped, source, false))?;
+            let to = self.locate_more(Stream::CopyDestination, destination, from.count() as u64)?;
+            let count = to.count();
+            match (from, to) {
+                (Located::Here(from, _), Located::Here(to, _)) => {
+                    let to = (&to.token, to.offset(destination));
+                    self.access
+                        .copy(to, (&from.token, from.offset(source)), count)
+                        .map_err(|_| self.port.fault(FaultReason::NotMapped, source, false))?;
+                }
+                _ => self.copy_remote(destination, source, count)?,
+            }
             from_part.advance(count);
             to_part.advance(count);
         }
@@ -142,10 +168,15 @@ impl Burst<'_> {
         let mut part = Part::new(self.port, address, length, true)?;
         let mut pattern = pattern;
         while let Some(address) = part.address() {
-            let (translation, count) = self.locate(Stream::Write, address, part.left)?;
-            self.access
-                .fill(&translation.token, translation.offset(address), count, pattern)
-                .map_err(|_| self.port.fault(FaultReason::NotMapped, address, true))?;
+            let located = self.locate(Stream::Write, address, part.left)?;
+            let count = located.count();
+            match located {
+                Located::Here(translation, _) => self
+                    .access
+                    .fill(&translation.token, translation.offset(address), count, pattern)
+                    .map_err(|_| self.port.fault(FaultReason::NotMapped, address, true))?,
+                Located::Remote(remote, _) => self.fill_remote(&remote, address, count, pattern)?,
+            }
             part.advance(count);
             // The next part may begin in the middle of the pattern.
             pattern = pattern.rotate_right(8 * u32::try_from(count % 8).unwrap_or(0));
@@ -153,21 +184,14 @@ impl Burst<'_> {
         Ok(())
     }
 
-    /// The translation of `address` and how many of `left` bytes may be accessed there at
-    /// once. Renews the burst first when it has become long.
-    pub(super) fn locate(
-        &mut self,
-        stream: Stream,
-        address: Iova,
-        left: u64,
-    ) -> Result<(Translation, usize), TranslationFault> {
+    /// What is behind `address` and how many of `left` bytes may be accessed there at once.
+    /// Renews the burst first when it has become long.
+    fn locate(&mut self, stream: Stream, address: Iova, left: u64) -> Result<Located, TranslationFault> {
         let wanted = left.min(BURST_BYTES);
-        if self.budget < wanted + ACCESS_COST {
-            self.renew_at(address, stream.writes())?;
-        }
+        self.renew_for(stream, address, wanted)?;
         let found = self.locate_more(stream, address, wanted)?;
         // CAST: `usize` is at most 64 bits wide.
-        self.budget = self.budget.saturating_sub(found.1 as u64 + ACCESS_COST);
+        self.budget = self.budget.saturating_sub(found.count() as u64 + ACCESS_COST);
         Ok(found)
     }
 
@@ -177,43 +201,124 @@ impl Burst<'_> {
         stream: Stream,
         address: Iova,
         wanted: u64,
-    ) -> Result<(Translation, usize), TranslationFault> {
+    ) -> Result<Located, TranslationFault> {
         let translation = match self.iotlb.find(self.access.epoch(), stream, address) {
             Some(translation) => translation,
-            None => self.walk(stream, address)?,
+            None => match self.walk(stream, address)? {
+                Walked::Here(translation) => translation,
+                Walked::Remote(remote) => {
+                    let count = remote.count(address, wanted.min(REMOTE_BYTES));
+                    return Ok(Located::Remote(remote, count));
+                }
+            },
         };
         match usize::try_from(wanted.min(translation.bytes_from(address))) {
-            Ok(count) if count > 0 => Ok((translation, count)),
+            Ok(count) if count > 0 => Ok(Located::Here(translation, count)),
             _ => Err(self.port.fault(FaultReason::NotMapped, address, stream.writes())),
+        }
+    }
+
+    /// The mapping that `address` is in.
+    pub(super) fn locate_range(
+        &mut self,
+        stream: Stream,
+        address: Iova,
+    ) -> Result<IovaRange, TranslationFault> {
+        match self.locate(stream, address, 1)? {
+            Located::Here(translation, _) => {
+                let length = ByteLength::from_usize(translation.token.length());
+                IovaRange::new(translation.start, length)
+                    .ok_or_else(|| self.port.fault(FaultReason::Overflow, address, stream.writes()))
+            }
+            Located::Remote(remote, _) => Ok(remote.range),
         }
     }
 
     #[cold]
     #[inline(never)]
-    pub(super) fn locate_word(
+    pub(super) fn load_anew<T: RegisterValue>(
+        &mut self,
+        address: Iova,
+        ordering: Ordering,
+    ) -> Result<T, TranslationFault> {
+        match self.locate_word(Stream::Read, address, T::WIDTH.bytes())? {
+            Located::Here(translation, _) => self
+                .access
+                .load(&translation.token, translation.offset(address), ordering)
+                .map_err(|_| self.port.fault(FaultReason::Misaligned, address, false)),
+            Located::Remote(remote, _) => {
+                // One message carries the whole word.
+                let mut bytes = [0; 8];
+                let word = bytes.get_mut(..T::WIDTH.bytes()).unwrap_or_default();
+                self.read_remote(&remote, address, word)?;
+                Ok(T::from_u64(u64::from_le_bytes(bytes)))
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn store_anew<T: RegisterValue>(
+        &mut self,
+        address: Iova,
+        value: T,
+        ordering: Ordering,
+    ) -> Result<(), TranslationFault> {
+        match self.locate_word(Stream::Write, address, T::WIDTH.bytes())? {
+            Located::Here(translation, _) => self
+                .access
+                .store(&translation.token, translation.offset(address), value, ordering)
+                .map_err(|_| self.port.fault(FaultReason::Misaligned, address, true)),
+            Located::Remote(remote, _) => {
+                let bytes = value.to_u64().to_le_bytes();
+                self.write_remote(&remote, address, bytes.get(..T::WIDTH.bytes()).unwrap_or_default())
+            }
+        }
+    }
+
+    fn locate_word(
         &mut self,
         stream: Stream,
         address: Iova,
         width: usize,
-    ) -> Result<Translation, TranslationFault> {
+    ) -> Result<Located, TranslationFault> {
         if !address.is_aligned_to(ByteLength::from_usize(width)) {
             return Err(self.port.fault(FaultReason::Misaligned, address, stream.writes()));
         }
-        Ok(self.locate(stream, address, ACCESS_COST)?.0)
+        self.locate(stream, address, ACCESS_COST)
     }
 
-    fn walk(&mut self, stream: Stream, address: Iova) -> Result<Translation, TranslationFault> {
-        let entry = self
-            .port
-            .domain
-            .walk(&self.access, address)
-            .map_err(|reason| self.port.fault(reason, address, stream.writes()))?;
-        self.iotlb.insert(stream, address, entry);
-        if stream.permits(entry.permissions) {
-            return Ok(entry.translation);
+    fn walk(&mut self, stream: Stream, address: Iova) -> Result<Walked, TranslationFault> {
+        let (found, permissions) = match self.port.domain.walk(&self.access, address) {
+            Ok(entry) => {
+                self.iotlb.insert(stream, address, entry);
+                (Walked::Here(entry.translation), entry.permissions)
+            }
+            Err(Absent::Remote(remote)) => {
+                let permissions = remote.permissions;
+                (Walked::Remote(remote), permissions)
+            }
+            Err(Absent::Fault(reason)) => return Err(self.port.fault(reason, address, stream.writes())),
+        };
+        if stream.permits(permissions) {
+            return Ok(found);
         }
         let reason = if stream.writes() { FaultReason::NotWritable } else { FaultReason::NotReadable };
         Err(self.port.fault(reason, address, stream.writes()))
+    }
+}
+
+/// What the page table says.
+enum Walked {
+    Here(Translation),
+    Remote(Remote),
+}
+
+impl Located {
+    fn count(&self) -> usize {
+        match self {
+            Self::Here(_, count) | Self::Remote(_, count) => *count,
+        }
     }
 }
 
