@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use vdk_hal::address::{ByteLength, Iova, IovaRange};
 use vdk_hal::dma::{DmaMapper, MapError, Permissions, UnmapError};
 use vdk_hal::vfio_user::message::{DmaMap, DmaUnmap};
-use vdk_iommu::soft::SoftDomain;
+use vdk_iommu::soft::{RemoteMemory, SoftDomain};
 
 use super::files::{ClientFiles, Window};
 use super::reply::{Answer, Refusal, Reply};
@@ -17,11 +17,13 @@ use super::reply::{Answer, Refusal, Reply};
 ///
 /// # Invariants
 ///
-/// `regions` are by their start and do not overlap. Those with a window are mapped in
+/// `regions` are by their start and do not overlap. Those that are reached are mapped in
 /// `domain`, and nothing else is.
 #[derive(Debug)]
 pub(super) struct ClientMemory {
     domain: Arc<SoftDomain>,
+    /// The way to memory without a file.
+    remote: Arc<dyn RemoteMemory>,
     regions: BTreeMap<Iova, Region>,
     files: ClientFiles,
     most: usize,
@@ -31,14 +33,24 @@ pub(super) struct ClientMemory {
 #[derive(Debug)]
 struct Region {
     range: IovaRange,
-    /// `None` where the device cannot reach it.
-    window: Option<Window>,
+    way: Way,
+}
+
+/// How the device reaches a mapping.
+#[derive(Debug)]
+enum Way {
+    /// In the file.
+    File { _window: Window },
+    /// By messages.
+    Messages,
+    /// Not at all.
+    Nowhere,
 }
 
 impl ClientMemory {
-    pub(super) fn new(domain: Arc<SoftDomain>, most: u32) -> Self {
+    pub(super) fn new(domain: Arc<SoftDomain>, remote: Arc<dyn RemoteMemory>, most: u32) -> Self {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        Self { domain, regions: BTreeMap::new(), files: ClientFiles::new(), most }
+        Self { domain, remote, regions: BTreeMap::new(), files: ClientFiles::new(), most }
     }
 
     /// Maps.
@@ -60,20 +72,25 @@ impl ClientMemory {
             (false, false) => None,
         };
         let mut files = files.into_iter();
-        let window = match (files.next(), permissions) {
+        let way = match (files.next(), permissions) {
             (Some(_), _) if files.next().is_some() => {
                 return Err(Refusal::invalid("more than one file came with a mapping"));
             }
             (Some(file), Some(permissions)) => {
                 let (memory, window) = self.files.memory(file, request.offset, request.size)?;
                 self.domain.map(range.start(), &memory, permissions).map_err(|error| of_map(&error))?;
-                Some(window)
+                Way::File { _window: window }
+            }
+            (None, Some(permissions)) => {
+                let remote = Arc::clone(&self.remote);
+                self.domain.map_remote(range, permissions, remote).map_err(|error| of_map(&error))?;
+                Way::Messages
             }
             // Nothing can be done with it, so it need not be reached.
-            (Some(_), None) | (None, _) => None,
+            (Some(_), None) | (None, None) => Way::Nowhere,
         };
         // INVARIANT: nothing of the range is mapped, checked above.
-        self.regions.insert(range.start(), Region { range, window });
+        self.regions.insert(range.start(), Region { range, way });
         Ok(Reply::done())
     }
 
@@ -117,15 +134,9 @@ impl ClientMemory {
         }
     }
 
-    /// The mapping without a file that an address is in.
-    pub(super) fn without_file(&self, address: Iova) -> Option<IovaRange> {
-        let (_, region) = self.regions.range(..=address).next_back()?;
-        (region.window.is_none() && region.range.contains(address)).then_some(region.range)
-    }
-
     fn end(&mut self, range: IovaRange) -> Result<(), Refusal> {
-        let mapped = self.regions.get(&range.start()).is_some_and(|region| region.window.is_some());
-        if mapped {
+        let mapped = self.regions.get(&range.start()).map(|region| &region.way);
+        if matches!(mapped, Some(Way::File { .. } | Way::Messages)) {
             self.domain.unmap(range).map_err(|error| of_unmap(&error))?;
         }
         self.regions.remove(&range.start());

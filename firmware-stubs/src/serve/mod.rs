@@ -9,6 +9,9 @@
 //!
 //! - Its mappings are those of a software IOMMU: the device reaches what is mapped, with the
 //!   permissions of the mapping, and nothing else. What is outside is a fault that is logged.
+//! - Memory that comes without a file is reached by messages to the client. A client that does
+//!   not answer within a second, or wrongly, makes the access a fault. It must answer while
+//!   it waits for a register: the device may be in the middle of the access.
 //! - An unmap is answered when no access can follow.
 //! - Interrupts keep their event files across a reset.
 //! - Whole pages of doorbells are offered to be mapped; the device thread then looks at them
@@ -23,16 +26,15 @@
 //!
 //! # Not there
 //!
-//! Memory that comes without a file can only be reached by messages to the client. It is
-//! recorded and an access to it is a fault. Migration, and files that stand for registers,
-//! are not offered.
+//! Migration, and files that stand for registers, are not offered.
 //!
 //! # Files
 //!
 //! `server` takes clients, `session` is the loop of one of them, `negotiation` its
-//! beginning, `description` says what the device is, `regions` reads and writes,
+//! beginning, `conversation` is both directions of the socket, `description` says what the device is, `regions` reads and writes,
 //! `interrupts` sets interrupts up, and `memory` is what the client has mapped.
 
+mod conversation;
 mod description;
 mod files;
 mod interrupts;

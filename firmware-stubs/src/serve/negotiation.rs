@@ -15,6 +15,8 @@ use super::reply::Refusal;
 pub(super) struct Agreement {
     version: Version,
     capabilities: Capabilities,
+    /// How many bytes the client takes in one transfer.
+    transfer: u32,
 }
 
 impl Agreement {
@@ -39,12 +41,17 @@ impl Agreement {
             write_multiple: ours.write_multiple && theirs.write_multiple,
             ..ours
         };
-        Ok(Self { version, capabilities })
+        Ok(Self { version, capabilities, transfer: theirs.max_transfer })
     }
 
     /// How many mappings there can be.
     pub(super) fn max_mappings(&self) -> u32 {
         self.capabilities.max_mappings
+    }
+
+    /// How many bytes of its memory the client is asked for at once.
+    pub(super) fn max_transfer(&self) -> u32 {
+        self.transfer
     }
 
     /// The reply.

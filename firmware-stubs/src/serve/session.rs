@@ -13,8 +13,10 @@ use vdk_hal::vfio_user::message::{
     argument_size, region,
 };
 use vdk_hal::vfio_user::transport::{Channel, Message, TransportError};
+use vdk_iommu::soft::RemoteMemory;
 use zerocopy::FromBytes;
 
+use super::conversation::{Conversation, Over};
 use super::description::Description;
 use super::interrupts::InterruptSetup;
 use super::memory::ClientMemory;
@@ -26,12 +28,12 @@ use crate::shell::{StubFunction, StubNode};
 
 /// A client that has the device. The fields are dropped in their order: the device loses
 /// its way to memory before the memory is let go.
-pub(super) struct Session<'a> {
+pub(super) struct Session {
     function: Arc<StubFunction>,
     description: Description,
     interrupts: InterruptSetup,
     memory: ClientMemory,
-    channel: &'a Channel,
+    conversation: Arc<Conversation>,
     faults: u64,
 }
 
@@ -48,10 +50,10 @@ enum End {
     Broken(String),
 }
 
-impl<'a> Session<'a> {
+impl Session {
     /// Serves a client until its end, whatever that is. The device is free again then, and
     /// nothing of the client's is held but `channel`.
-    pub(super) fn serve(channel: &'a Channel, node: &StubNode, options: ServerOptions, stop: &EventFd) {
+    pub(super) fn serve(channel: &Arc<Channel>, node: &StubNode, options: ServerOptions, stop: &EventFd) {
         let function = match node.open_stub() {
             Ok(function) => function,
             Err(error) => {
@@ -76,7 +78,7 @@ impl<'a> Session<'a> {
 
     /// Negotiates.
     fn begin(
-        channel: &'a Channel,
+        channel: &Arc<Channel>,
         function: Arc<StubFunction>,
         options: ServerOptions,
     ) -> Result<Self, String> {
@@ -92,13 +94,16 @@ impl<'a> Session<'a> {
         if description.exports_doorbells() {
             function.expect_silent_doorbells();
         }
+        let conversation = Conversation::new(Arc::clone(channel), agreement.max_transfer());
+        let conversation = conversation.map_err(|error| refused(Errno::NFILE, error.to_string()))?;
+        let remote = Arc::clone(&conversation) as Arc<dyn RemoteMemory>;
         let session = Self {
             interrupts: InterruptSetup::new(&*function),
-            memory: ClientMemory::new(Arc::clone(function.domain()), agreement.max_mappings()),
+            memory: ClientMemory::new(Arc::clone(function.domain()), remote, agreement.max_mappings()),
             faults: function.domain().iommu().fault_count(),
             description,
             function,
-            channel,
+            conversation,
         };
         channel
             .send(reply_header(&first.header), &[&agreement.payload()], &[])
@@ -111,12 +116,9 @@ impl<'a> Session<'a> {
             let events = self.function.events().event().clone();
             // An event file that is not there is one that is never readable.
             let unmask = self.interrupts.unmask_event().cloned();
-            let files = [
-                self.channel.as_fd(),
-                stop.as_fd(),
-                events.as_fd(),
-                unmask.as_ref().unwrap_or(&events).as_fd(),
-            ];
+            let [socket, received] = self.conversation.files();
+            let files =
+                [socket, stop.as_fd(), events.as_fd(), unmask.as_ref().unwrap_or(&events).as_fd(), received];
             let ready = match wait(&files, None) {
                 Ok(ready) => ready,
                 Err(error) => return End::Broken(format!("cannot wait for it: {error}")),
@@ -131,7 +133,7 @@ impl<'a> Session<'a> {
             if ready[3] && unmask.is_some() {
                 self.interrupts.unmask_by_event(&*self.function);
             }
-            if ready[0]
+            if (ready[0] || ready[4])
                 && let Err(end) = self.step()
             {
                 return end;
@@ -139,16 +141,14 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Answers one message.
+    /// Answers one message, if there is one.
     fn step(&mut self) -> Result<(), End> {
-        let message = match self.channel.receive(FIRST_TIME) {
-            Ok(message) => message,
-            Err(TransportError::Closed) => return Err(End::Gone),
+        let message = match self.conversation.command() {
+            Ok(Some(message)) => message,
+            Ok(None) => return Ok(()),
+            Err(Over::Transport(TransportError::Closed)) => return Err(End::Gone),
             Err(error) => return Err(End::Broken(error.to_string())),
         };
-        if !message.header.is_command() {
-            return Err(End::Broken("it sent a reply, and nothing was asked".to_owned()));
-        }
         let command = message.header;
         let answer = self.answer(message);
         let sent = match answer {
@@ -161,11 +161,11 @@ impl<'a> Session<'a> {
             Ok(Reply { payload, memory }) => {
                 let file = memory.as_ref().and_then(|memory| memory.file());
                 let files: Vec<_> = file.iter().map(|(file, _)| file.as_fd()).collect();
-                self.channel.send(reply_header(&command), &[&payload], &files)
+                self.conversation.channel().send(reply_header(&command), &[&payload], &files)
             }
             Err(refusal) => {
                 self.log_refusal(&command, &refusal);
-                self.channel.send(error_header(&command, refusal.error), &[], &[])
+                self.conversation.channel().send(error_header(&command, refusal.error), &[], &[])
             }
         };
         match sent {
@@ -264,13 +264,7 @@ impl<'a> Session<'a> {
         let new = count.saturating_sub(self.faults);
         self.faults = count;
         let Some(last) = iommu.faults().last().copied() else { return };
-        let hint = match self.memory.without_file(last.address) {
-            Some(range) => {
-                format!("; the client mapped {range} without a file, so that it cannot be reached")
-            }
-            None => String::new(),
-        };
-        log::warn!("{}: {last}{hint} ({new} refused since the last report)", self.function.name());
+        log::warn!("{}: {last} ({new} refused since the last report)", self.function.name());
     }
 
     fn log_refusal(&self, command: &Header, refusal: &Refusal) {

@@ -6,3 +6,4 @@ mod hostile;
 mod interrupts;
 mod life;
 mod memory;
+mod messages;

@@ -73,21 +73,6 @@ fn without_bus_mastering_nothing_is_reached() {
 }
 
 #[test]
-fn memory_without_a_file_is_recorded_and_not_reached() {
-    let served = serve(StubKind::Edu);
-    let client = served.client();
-    client.enable();
-    let request = DmaMap { argument_size: 32, flags: READ | WRITE, offset: 0, address: 0x5000, size: 0x2000 };
-    client.map_with(&request, &[]).unwrap();
-    assert_eq!(client.map_with(&request, &[]), Err(EEXIST));
-    assert_eq!(client.map(0x6000, &pages(1), READ), Err(EEXIST));
-    client.edu_transfer(0x5000, 16, true);
-    assert_eq!(served.node.iommu().faults()[0].reason, FaultReason::NotMapped);
-    assert_eq!(client.unmap(0, 0x5000, 0x2000), Ok(0x2000));
-    client.map(0x6000, &pages(1), READ).unwrap();
-}
-
-#[test]
 fn mappings_that_make_no_sense_are_refused_and_change_nothing() {
     let served = serve(StubKind::Edu);
     let client = served.client();

@@ -12,7 +12,7 @@ use vdk_hal::address::ByteLength;
 use vdk_hal::event::DeviceEvent;
 use vdk_hal::interrupt::InterruptKind;
 use vdk_hal::memory::{Pages, SharedMemory};
-use vdk_iommu::{Direction, DmaRegion, Domain, FromDevice, ToDevice};
+use vdk_iommu::{Bidirectional, Direction, DmaRegion, Domain, FromDevice, ToDevice};
 
 use crate::conformance::ALONE;
 use crate::harness::{Served, serve};
@@ -110,6 +110,47 @@ fn memory_without_a_file_is_mapped_and_comes_back_as_ones_own() {
     let memory = SharedMemory::allocate(ByteLength::SIZE_2M, Pages::Transparent).unwrap();
     let region: DmaRegion<ToDevice> = domain.map(memory).unwrap();
     let memory = region.unmap().map_err(|(error, _)| error).unwrap();
+    assert!(memory.try_into_pinned().is_ok(), "nobody else was shown it");
+}
+
+#[test]
+fn an_ioat_copies_memory_without_a_file_by_asking_for_it() {
+    const BYTES: usize = 300_000;
+    let _alone = alone();
+    let served = serve(StubKind::Ioat, StubOptions::default());
+    let ioat = ioat(&served);
+    let own = || SharedMemory::allocate(ByteLength::SIZE_2M, Pages::Transparent).unwrap();
+    assert!(own().file().is_none());
+    let source: DmaRegion<ToDevice> = ioat.domain().map(own()).unwrap();
+    let middle: DmaRegion<Bidirectional> = region(ioat.domain(), 1 << 20);
+    let destination: DmaRegion<FromDevice> = ioat.domain().map(own()).unwrap();
+    let input: Vec<u8> = (0..=250).cycle().take(BYTES).collect();
+    source.write(7, &input).unwrap();
+    let mut channel = ioat.channel::<()>(0, ChannelOptions::default()).unwrap();
+    // By messages into a file, from there by messages, and from the one to the other.
+    let from = [
+        (source.segment(7, BYTES).unwrap().iova, middle.segment(1, BYTES).unwrap().iova),
+        (middle.segment(1, BYTES).unwrap().iova, destination.segment(3, BYTES).unwrap().iova),
+        (source.segment(7, BYTES).unwrap().iova, destination.segment(1 << 20, BYTES).unwrap().iova),
+    ];
+    for (source, destination) in from {
+        let length = u32::try_from(BYTES).unwrap();
+        channel.copy(&[CopySegment { source, destination, length }], ()).unwrap();
+        channel.commit().unwrap();
+        while channel.outstanding() > 0 {
+            channel.wait(CompletionMode::Adaptive, LONG).unwrap();
+            channel.poll(usize::MAX, |end| assert!(end.result.is_ok())).unwrap();
+        }
+    }
+    for offset in [3, 1 << 20] {
+        let mut output = vec![0; BYTES];
+        destination.read(offset, &mut output).unwrap();
+        assert!(output == input, "{offset:#x}");
+    }
+    assert_eq!(served.node.iommu().faults(), []);
+    drop(channel);
+    ioat.stop().unwrap();
+    let memory = source.unmap().map_err(|(error, _)| error).unwrap();
     assert!(memory.try_into_pinned().is_ok(), "nobody else was shown it");
 }
 
