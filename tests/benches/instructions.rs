@@ -7,12 +7,19 @@
 
 #![expect(missing_docs, reason = "what the macros of the harness declare has none")]
 
+#[path = "../../firmware-stubs/benches/pair/mod.rs"]
+mod pair;
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gungraun::{Callgrind, Dhat, DhatMetric, EventKind, LibraryBenchmarkConfig, main};
 use gungraun::{library_benchmark, library_benchmark_group};
+use pair::Pair;
+use vdk_descriptors::roce::{
+    Bth, Ethernet, EthernetAddress, Extension, Frame, Headers, Network, Opcode, Psn, Qpn,
+};
 use vdk_descriptors::sg::{CopySegment, SgEntry, SgLimits, SgList, refine};
 use vdk_driver::ioat::{Channel, ChannelOptions, Ioat};
 use vdk_driver::kit::Session;
@@ -314,6 +321,27 @@ fn ioat_post_and_commit_copy(mut engine: Engine) -> Engine {
     engine
 }
 
+#[library_benchmark(config = recorded(78_259))]
+#[bench::one_by_one(engine())]
+fn ioat_post_copy_each(mut engine: Engine) -> Engine {
+    for round in 0..ROUNDS {
+        let mut copies = std::iter::once((black_box(engine.segment[0]), round));
+        engine.channel.copy_each(&mut copies).unwrap();
+    }
+    engine
+}
+
+#[library_benchmark(config = recorded(52_503))]
+#[bench::of_32(engine())]
+fn ioat_post_copy_each_in_batches(mut engine: Engine) -> Engine {
+    let segment = engine.segment[0];
+    for batch in 0..ROUNDS / 32 {
+        let mut copies = (0..32).map(|place| (black_box(segment), 32 * batch + place));
+        assert_eq!(engine.channel.copy_each(&mut copies).ok(), Some(32));
+    }
+    engine
+}
+
 #[library_benchmark(config = recorded(59_167))]
 #[bench::one_by_one(finished())]
 fn ioat_poll(mut engine: Engine) -> Engine {
@@ -324,6 +352,73 @@ fn ioat_poll(mut engine: Engine) -> Engine {
         assert_eq!(ended, Ok(1));
     }
     engine
+}
+
+/// A SEND with 1 KiB, and the room for its frame.
+type FrameOf1KiB = (Headers, Vec<u8>, Vec<u8>);
+
+fn frame_of_1_kib() -> FrameOf1KiB {
+    let (from, to) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+    let headers = Headers {
+        ethernet: Ethernet::new(EthernetAddress([2, 0, 0, 0, 0, 1]), EthernetAddress([2, 0, 0, 0, 0, 2])),
+        network: Network::new(from, to, 0xc000).unwrap(),
+        bth: Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0x11).unwrap(), Psn::new(1)),
+        extension: Extension::None,
+    };
+    let (payload, mut buffer) = (vec![7; 1024], vec![0; headers.frame_length(1024)]);
+    Frame { headers, payload: &payload }.build(&mut buffer).unwrap();
+    (headers, payload, buffer)
+}
+
+#[library_benchmark(config = recorded(1_203_073))]
+#[bench::of_1_kib(frame_of_1_kib())]
+fn roce_frame_build(parts: FrameOf1KiB) -> FrameOf1KiB {
+    let (headers, payload, mut buffer) = parts;
+    for _ in 0..ROUNDS {
+        let frame = Frame { headers: *black_box(&headers), payload: &payload };
+        frame.build(black_box(&mut buffer)).unwrap();
+    }
+    (headers, payload, buffer)
+}
+
+#[library_benchmark(config = recorded(1_120_056))]
+#[bench::of_1_kib(frame_of_1_kib())]
+fn roce_frame_parse(parts: FrameOf1KiB) -> FrameOf1KiB {
+    for _ in 0..ROUNDS {
+        black_box(Frame::parse(black_box(&parts.2)).unwrap());
+    }
+    parts
+}
+
+/// Two connected ends of which one has written all there is, so that nothing grows any more.
+fn connected() -> Pair {
+    let mut pair = Pair::new();
+    pair.write(LONG_WRITE);
+    // What the client's memory is filled with.
+    assert_eq!(pair.written()[pair::REGION - 1], 1);
+    pair
+}
+
+/// 1 MiB: 256 packets at path MTU 4096.
+const LONG_WRITE: u32 = 1 << 20;
+
+#[library_benchmark(config = recorded(4_564_096))]
+#[bench::of_8_bytes(connected())]
+fn roce_write_and_acknowledge(mut pair: Pair) -> Pair {
+    for _ in 0..ROUNDS {
+        pair.write(black_box(8));
+    }
+    pair
+}
+
+// Four WRITEs, so 1024 packets.
+#[library_benchmark(config = recorded(7_001_910))]
+#[bench::of_1_mib(connected())]
+fn roce_packets_of_long_write(mut pair: Pair) -> Pair {
+    for _ in 0..4 {
+        pair.write(black_box(LONG_WRITE));
+    }
+    pair
 }
 
 const LAST: Iova = Iova::new((1 << 48) - 1);
@@ -347,10 +442,29 @@ library_benchmark_group!(
 );
 library_benchmark_group!(
     name = copy_engine,
-    benchmarks = [ioat_post_copy, ioat_post_and_commit_copy, ioat_poll]
+    benchmarks = [
+        ioat_post_copy,
+        ioat_post_and_commit_copy,
+        ioat_post_copy_each,
+        ioat_post_copy_each_in_batches,
+        ioat_poll
+    ]
+);
+library_benchmark_group!(name = roce_frames, benchmarks = [roce_frame_build, roce_frame_parse]);
+library_benchmark_group!(
+    name = roce_core,
+    benchmarks = [roce_write_and_acknowledge, roce_packets_of_long_write]
 );
 
 main!(
-    library_benchmark_groups =
-        [registers_and_doorbells, software_iommu, lists, addresses_of_a_domain, pool_of_buffers, copy_engine]
+    library_benchmark_groups = [
+        registers_and_doorbells,
+        software_iommu,
+        lists,
+        addresses_of_a_domain,
+        pool_of_buffers,
+        copy_engine,
+        roce_frames,
+        roce_core
+    ]
 );
