@@ -24,7 +24,7 @@ guest_serves() { # sentence vdk-words program...
     shift 2
     timeout 100 "$@" >/tmp/guest.out 2>&1 </dev/null &
     pid=$!
-    await 100 listens
+    await 300 listens
     ask "start vdk roce $words 127.0.0.1 --port {guest} --wire unix:{wire}" >/dev/null 2>&1
     if ! host=$(ask "wait 80" 2>&1); then
         kill $pid
@@ -57,6 +57,7 @@ ended() { # status sentence
 # Further words of vdk are in $faults.
 perftest() { # guest|host program size mtu gid count words-of-program...
     local role=$1 program=$2 size=$3 mtu=$4 gid=$5 count=$6 operation words address=10.0.0.9 half offset place sentence
+    local compared=yes
     shift 6
     [ $gid = 1 ] || address=fd00::9
     operation=${program#ib_}
@@ -66,18 +67,24 @@ perftest() { # guest|host program size mtu gid count words-of-program...
         *_lat*) words="lat --operation ${operation%_lat} --size $size" ;;
         *) words="bw --operation ${operation%_bw} --size $size" ;;
     esac
+    case "$*" in
+        *UC*) words="$words --service uc" ;;
+        # An address stands before each datagram, of a size that the tool rounds in its own way.
+        *UD*) words="$words --service ud" compared=no ;;
+    esac
     words="$words --mtu $mtu --address $address -n $count --timeout ${timeout:-18} $faults"
     # Longer ones are there for the data; their capture would be as long again.
     [ $size -gt 65536 ] || words="$words --capture {folder}/peer.pcap"
     words="$words --memory {folder}/peer.memory"
     sentence="$program${*:+ $*} of $size bytes by $mtu to $address, the $role serves"
-    # Two halves, of which the first is the own, the second the other end's.
+    # Two halves, of which the first is the own, the second the other end's; a little longer with
+    # datagrams.
     half=$size
     [ $half -ge 4096 ] || half=4096
     rm -f /memory
-    head -c $((2 * half)) /dev/zero >/memory
+    head -c $((2 * half + 8192)) /dev/zero >/memory
     ${role}_serves "$sentence" "$words" $program -d rxe0 -x $gid -F -m $mtu -n $count -s $size --mmap=/memory "$@" || return 1
-    if [ $size -gt 2048 ] && [ "${operation%_bw}" != "$operation" ]; then
+    if [ $compared = yes ] && [ $size -gt 2048 ] && [ "${operation%_bw}" != "$operation" ]; then
         place=$(((size + 40 + 4095) / 4096 * 4096)) offset=0
         [ $role = host ] || { place=0 offset=$half; }
         if [ "$(ask "memory $place $size")" != "$(part /memory $offset $size)" ]; then
