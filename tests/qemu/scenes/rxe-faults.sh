@@ -73,23 +73,24 @@ faulty() { # kinds percent guest|host program size count words-of-program...
 # A slow guest is no silent one: vdk waits half a second before it sends again.
 seed=0 timeout=17
 for percent in 1 10; do
-    count=20
+    count=10
     [ $percent = 1 ] || count=5
     for kind in loss duplicate reorder corrupt; do
         for role in guest host; do
             for test in write read; do faulty $kind $percent $role ib_${test}_bw 65536 $count; done
         done
     done
+    # All at once: most of the time goes by until an answer is given up.
     for role in guest host; do
-        faulty "loss duplicate reorder corrupt" $percent $role ib_send_bw 65536 $count
+        faulty "loss duplicate reorder corrupt" $percent $role ib_send_bw 4097 $((2 * count))
         for test in CMP_AND_SWAP FETCH_AND_ADD; do
             faulty "loss duplicate reorder corrupt" $percent $role ib_atomic_bw 8 $((10 * count)) -A $test
         done
     done
-    for role in guest host; do
-        words="pingpong --check --size 4097 -n $count --timeout 17 --seed $percent"
-        for kind in loss duplicate reorder corrupt; do words="$words --$kind $percent"; done
-        sentence="ibv_rc_pingpong -c with $percent % of each, the $role serves"
-        ${role}_serves "$sentence" "$words" ibv_rc_pingpong -d rxe0 -g 1 -c -s 4097 -n $count -m 1024 && ok "$sentence"
-    done
+    # As the server the tool stays to the end. As the client it leaves with its last message, and
+    # an acknowledgement that was lost then never comes.
+    words="pingpong --check --size 4097 -n $count --timeout 17 --patience 60 --seed $percent"
+    for kind in loss duplicate reorder corrupt; do words="$words --$kind $percent"; done
+    sentence="ibv_rc_pingpong -c with $percent % of each, the guest serves"
+    guest_serves "$sentence" "$words" ibv_rc_pingpong -d rxe0 -g 1 -c -s 4097 -n $count -m 1024 && ok "$sentence"
 done

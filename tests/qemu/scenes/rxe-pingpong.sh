@@ -3,7 +3,7 @@
 pingpong() { # guest|host service size mtu gid count
     local role=$1 service=$2 size=$3 mtu=$4 gid=$5 count=$6 address=10.0.0.9 words program sentence
     [ $gid = 1 ] || address=fd00::9
-    words="pingpong --timeout 18 --service $service --mtu $mtu --address $address --check --size $size -n $count"
+    words="pingpong --timeout 18 --patience 60 --service $service --mtu $mtu --address $address --check --size $size -n $count"
     program="ibv_${service}_pingpong -d rxe0 -g $gid -c -s $size -n $count"
     # The one for datagrams takes the MTU of the port.
     [ $service = ud ] || program="$program -m $mtu"

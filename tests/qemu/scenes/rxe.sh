@@ -72,7 +72,7 @@ perftest() { # guest|host program size mtu gid count words-of-program...
         # An address stands before each datagram, of a size that the tool rounds in its own way.
         *UD*) words="$words --service ud" compared=no ;;
     esac
-    words="$words --mtu $mtu --address $address -n $count --timeout ${timeout:-18} $faults"
+    words="$words --mtu $mtu --address $address -n $count --timeout ${timeout:-18} --patience 60 $faults"
     # Longer ones are there for the data; their capture would be as long again.
     [ $size -gt 65536 ] || words="$words --capture {folder}/peer.pcap"
     words="$words --memory {folder}/peer.memory"
