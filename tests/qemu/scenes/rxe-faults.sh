@@ -82,7 +82,7 @@ for percent in 1 10; do
     done
     # All at once: most of the time goes by until an answer is given up.
     for role in guest host; do
-        faulty "loss duplicate reorder corrupt" $percent $role ib_send_bw 4097 $((2 * count))
+        faulty "loss duplicate reorder corrupt" $percent $role ib_send_bw 8192 $((2 * count))
         for test in CMP_AND_SWAP FETCH_AND_ADD; do
             faulty "loss duplicate reorder corrupt" $percent $role ib_atomic_bw 8 $((10 * count)) -A $test
         done
