@@ -24,7 +24,7 @@ row() { # label iops ns reference
     figure "$(awk -v l="$1" -v i="$2" -v n="$3" -v r="$4" 'BEGIN { printf "%-46s %9d %11d %7.2f", l, i, n, r ? i / r : 0 }')"
 }
 
-await 100 settled || failed "Linux's nvme driver finds the disk"
+await 600 settled || failed "Linux's nvme driver finds the disk"
 figure "$(printf '%-46s %9s %11s %7s' 'reads, one queue' IOPS 'CPU ns/op' ratio)"
 for round in $(seq 1 "${rounds:-1}"); do
     for work in "randread random 4KiB 4k 1" "randread random 4KiB 4k 32" "read sequential 128KiB 128k 8"; do
@@ -32,7 +32,7 @@ for round in $(seq 1 "${rounds:-1}"); do
         echo $work >/tmp/work
         read -r rw pattern size bs depth </tmp/work
         give $device nvme
-        await 100 settled
+        await 600 settled
         read -r reference ns <<EOF
 $(linux "$rw" "$bs" "$depth")
 EOF

@@ -11,7 +11,7 @@ column() { awk -v n="$2" -v s="$1" '$1 == s && NF >= n { value = NF == 5 && n ==
 theirs() { # bw|lat operation size count column
     local program="ib_$2_$1 -d rxe0 -x 1 -F -m 4096 -s $3 -n $4"
     $program >/dev/null 2>&1 </dev/null &
-    await 200 at 18515
+    await 600 at 18515
     $program 127.0.0.1 2>&1 </dev/null | column $3 $5
     wait $!
 }
@@ -20,7 +20,7 @@ ours() { # bw|lat operation size count column
     local words="roce $1 --operation $2 --mtu 4096 --size $3 -n $4 --timeout 18 --port 18516"
     rm -f /tmp/wire
     vdk $words --wire unix-listen:/tmp/wire --address 10.0.0.8 >/dev/null 2>&1 </dev/null &
-    await 200 at 18516
+    await 600 at 18516
     vdk $words 127.0.0.1 --wire unix:/tmp/wire --address 10.0.0.9 2>&1 </dev/null | column $3 $5
     wait $!
 }

@@ -33,20 +33,20 @@ host_agrees() { # file
 
 noise /tmp/ours
 noise /tmp/theirs
-await 100 settled || failed "Linux's nvme driver finds the disk"
+await 600 settled || failed "Linux's nvme driver finds the disk"
 for interface in type1 iommufd; do
     check "vdk takes the controller from Linux by $interface" give $device vfio-pci
     check "vdk writes the whole device by $interface" \
         vdk nvme write $device -i /tmp/ours --flush --verify --yes --interface $interface
     check "the file on the host has what vdk wrote by $interface" host_agrees /tmp/ours
     check "Linux takes the controller back after $interface" give $device nvme
-    check "the disk is there again after $interface" await 100 settled
+    check "the disk is there again after $interface" await 600 settled
     check "Linux reads what vdk wrote by $interface" reads_as /tmp/ours
     check "Linux writes the whole device" dd if=/tmp/theirs of=$disk bs=1M oflag=direct conv=fsync
     check "vdk takes the controller again by $interface" give $device vfio-pci
     check "vdk reads what Linux wrote by $interface" vdk_reads_as /tmp/theirs --interface $interface
     check "the file on the host has what Linux wrote" host_agrees /tmp/theirs
     give $device nvme
-    await 100 settled
+    await 600 settled
     noise /tmp/ours
 done

@@ -14,11 +14,11 @@ same() { echo "$1 and $2"; [ "$1" = "$2" ]; }
 reads_back() { forget && same "$(sum /tmp/whole)" "$(head -c 16777216 $disk | sha256sum | cut -d' ' -f1)"; }
 host_agrees() { same "$(ask sha256 stub.img)" "$(sum $disk)"; }
 
-check "Linux's nvme probes the stub" await 200 driven
+check "Linux's nvme probes the stub" await 600 driven
 dd if=/dev/urandom of=/tmp/whole bs=1M count=16 2>/dev/null
 check "16 MiB are written in spite of the faults" written
 dmesg | grep -i nvme
-check "the controller is live" await 200 is_live
+check "the controller is live" await 600 is_live
 check "they read back the same" reads_back
 check "the host's file agrees" host_agrees
 check "the driver met a timeout" sh -c 'dmesg | grep -qE "nvme.*(timeout|completion polled)"'

@@ -40,10 +40,10 @@ discarded() {
     dd if=/dev/zero of=/tmp/zeros bs=1M count=2 2>/dev/null
     cmp /tmp/part /tmp/zeros
 }
-reset_controller() { echo 1 >/sys/class/nvme/nvme0/reset_controller && await 100 is_live && reads_back; }
-reset_function() { echo 1 >$function/reset && await 100 is_live && reads_back; }
+reset_controller() { echo 1 >/sys/class/nvme/nvme0/reset_controller && await 600 is_live && reads_back; }
+reset_function() { echo 1 >$function/reset && await 600 is_live && reads_back; }
 remove() { echo $device >/sys/bus/pci/drivers/nvme/unbind && [ ! -e $disk ]; }
-probe() { echo $device >/sys/bus/pci/drivers/nvme/bind && await 100 driven && await 100 is_live; }
+probe() { echo $device >/sys/bus/pci/drivers/nvme/bind && await 600 driven && await 600 is_live; }
 ten_times() {
     local round=0
     while [ $round -lt 10 ]; do
@@ -51,7 +51,7 @@ ten_times() {
         round=$((round + 1))
     done
 }
-unplugged() { echo 1 >$function/remove && [ ! -e $disk ] && echo 1 >/sys/bus/pci/rescan && await 100 driven; }
+unplugged() { echo 1 >$function/remove && [ ! -e $disk ] && echo 1 >/sys/bus/pci/rescan && await 600 driven; }
 run_fio() { # name arguments...
     local name=$1
     shift
@@ -61,7 +61,7 @@ run_fio() { # name arguments...
     [ "$(cut -d';' -f5 /tmp/fio)" = 0 ]
 }
 
-check "Linux's nvme probes the stub" await 200 driven
+check "Linux's nvme probes the stub" await 600 driven
 check "it complains of nothing" uncomplaining
 dmesg | grep -i nvme
 cat $function/nvme/nvme0/model $function/nvme/nvme0/subsysnqn
@@ -87,4 +87,4 @@ grep nvme0q /proc/interrupts
 check "it complained of nothing to the end" uncomplaining
 remove
 check "it goes to vfio-pci and comes back" sh -c "echo vfio-pci >$function/driver_override; echo $device >/sys/bus/pci/drivers_probe; echo $device >/sys/bus/pci/drivers/vfio-pci/unbind; echo nvme >$function/driver_override; echo $device >/sys/bus/pci/drivers_probe"
-check "Linux drives it again" await 100 driven
+check "Linux drives it again" await 600 driven

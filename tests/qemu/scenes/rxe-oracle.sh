@@ -5,7 +5,7 @@ ip link set eth0 up
 ip addr add 10.0.0.1/24 dev eth0
 check "rxe is put on the port" verbs link rxe0 eth0
 gid() { grep -q ffff:0a00:0001 /sys/class/infiniband/rxe0/ports/1/gids/*; }
-check "the port has the GID of its address" await 50 gid
+check "the port has the GID of its address" await 600 gid
 # The name of the port depends on which device of its kind was found first.
 verbs serve rxe0 /dev/vport*p1 &
 pid=$!

@@ -11,8 +11,8 @@ ip addr add 10.0.2.15/24 dev eth1
 check "rxe is put on the port" rdma link add rxe0 type rxe netdev eth0
 # The GIDs come by and by: fe80 at 0, the addresses after it in the order in which they were given.
 gid() { grep -q "$2" "/sys/class/infiniband/rxe0/ports/1/gids/$1"; }
-check "the port has the GID of its IPv4 address" await 50 gid 1 ffff:0a00:0001
-check "the port has the GID of its IPv6 address" await 50 gid 2 fd00:
+check "the port has the GID of its IPv4 address" await 600 gid 1 ffff:0a00:0001
+check "the port has the GID of its IPv6 address" await 600 gid 2 fd00:
 counter() { cat "/sys/class/infiniband/rxe0/ports/1/hw_counters/$1"; }
 listens() { netstat -ltn | grep -q ":18515 "; }
 

@@ -10,8 +10,8 @@ use vdk_hal::interrupt::{EventFd, InterruptError, InterruptKind};
 use super::{Target, ensure_equal, ensure_error};
 
 const KINDS: [InterruptKind; 3] = [InterruptKind::Intx, InterruptKind::Msi, InterruptKind::Msix];
-/// How long a signal that must come may take.
-const LIMIT: Duration = Duration::from_secs(5);
+/// How long a signal that must come may take on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) fn counts(target: &Target) -> Result<()> {
     let function = target.open()?;

@@ -97,8 +97,12 @@ const MACHINE: &[&str] = &[
 const SHARED: &[&str] =
     &["-object", "memory-backend-memfd,id=memory,size=1G,share=on", "-machine", "memory-backend=memory"];
 
-/// The kernel's command line. On a busy machine its check of the timer would fail by chance.
-const APPEND: &str = "console=ttyS0 quiet panic=-1 intel_iommu=on iommu.strict=1 no_timer_check";
+/// The kernel's command line. On a busy machine its check of the timer would fail by chance, and
+/// a processor that the host does not run looks to it as if it were stuck.
+const APPEND: &str = concat!(
+    "console=ttyS0 quiet panic=-1 intel_iommu=on iommu.strict=1 no_timer_check ",
+    "nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
+);
 
 /// Runs a scene in an empty folder. The guest's console is the file `console` in it.
 ///

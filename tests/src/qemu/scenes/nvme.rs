@@ -70,7 +70,7 @@ cases nvme-slow --device 0000:00:06.0 --interface "$interface"
 const NVME_UNPLUG_CASES: &str = r#"
 check "nvme is bound to vfio-pci" give 0000:01:00.0 vfio-pci
 cases nvme-unplug --device 0000:01:00.0 --interface "$interface" --set unplug=nvme0
-check "the function is gone" await 100 test ! -e /sys/bus/pci/devices/0000:01:00.0
+check "the function is gone" await 600 test ! -e /sys/bus/pci/devices/0000:01:00.0
 "#;
 
 /// Up to version 7.2 QEMU's nvme crashes now and then when it is reset or taken away in the

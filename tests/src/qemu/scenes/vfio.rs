@@ -76,7 +76,7 @@ cases bind --device 0000:00:06.0 --interface "$interface"
 "#;
 
 const BIND_MOUNTED_CASES: &str = r#"
-check "the kernel's driver has the disk" await 300 test -b /dev/nvme0n1
+check "the kernel's driver has the disk" await 600 test -b /dev/nvme0n1
 check "a file system is on it" mkdosfs /dev/nvme0n1
 mkdir -p /mnt
 check "it is mounted" mount -t vfat /dev/nvme0n1 /mnt

@@ -19,7 +19,14 @@ use crate::guest::Guest;
 /// How long anything may take in a guest without hardware virtualisation.
 pub(super) const LONG: Duration = Duration::from_secs(60);
 
+/// A limit that a case chose, or instead of the usual one a limit for a busy machine.
+fn patient(limit: Duration, usual: Duration) -> Duration {
+    if limit == usual { LONG } else { limit }
+}
+
 pub(super) fn start(guest: &Guest, options: ControllerOptions) -> Result<Controller> {
+    let admin_limit = patient(options.admin_limit, ControllerOptions::default().admin_limit);
+    let options = ControllerOptions { admin_limit, ..options };
     Ok(Controller::start(Session::open(&guest.node()?, "vdk-guest")?, options)?)
 }
 
@@ -45,7 +52,8 @@ impl Bed {
         queue: QueueOptions,
     ) -> Result<Self> {
         let controller = start(guest, controller)?;
-        let pair = controller.queue_pair(queue)?;
+        let time_limit = patient(queue.time_limit, QueueOptions::default().time_limit);
+        let pair = controller.queue_pair(QueueOptions { time_limit, ..queue })?;
         let memory = SharedMemory::allocate(ByteLength::from_usize(memory), Pages::Base)?;
         let region = controller.domain().map(memory)?;
         let first = *controller.namespaces()?.first().context("no namespace is active")?;
