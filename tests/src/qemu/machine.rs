@@ -233,6 +233,9 @@ fn lines(stream: UnixStream) -> Receiver<String> {
     receiver
 }
 
+/// After how long without a word a guest is woken.
+const SILENCE: Duration = Duration::from_secs(20);
+
 /// The host's side of the line to the guest.
 struct Conversation<'a> {
     monitor: Monitor,
@@ -257,8 +260,12 @@ impl Conversation<'_> {
     fn hold(mut self, lines: &Receiver<String>) -> Result<Outcome> {
         loop {
             let left = self.deadline.saturating_duration_since(Instant::now());
-            let line = match lines.recv_timeout(left) {
+            let line = match lines.recv_timeout(left.min(SILENCE)) {
                 Ok(line) => line,
+                Err(RecvTimeoutError::Timeout) if left > SILENCE => {
+                    self.wake();
+                    continue;
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     self.verdict(false, "the guest did not come to its end in time");
                     return Ok(self.outcome);
@@ -281,6 +288,17 @@ impl Conversation<'_> {
                 }
                 ("end", "") => return Ok(self.outcome),
                 _ => self.verdict(false, &format!("the guest said {line:?}, which means nothing")),
+            }
+        }
+    }
+
+    /// Stops and starts the processors of a guest that has been silent. Emulated ones that
+    /// wait for an interrupt are seen, rarely, not to notice that it came; this way they look
+    /// again. To the others it is a pause. A guest that has just ended cannot be asked.
+    fn wake(&mut self) {
+        for command in ["stop", "cont"] {
+            if self.monitor.execute(command, &json!({})).is_err() {
+                return;
             }
         }
     }
