@@ -35,6 +35,9 @@ const BUFFER: usize = 8 << 20;
 /// How many completions one poll gives back.
 const BUDGET: usize = 256;
 
+/// Bytes of a copy, and how many copies make a block.
+const SIZES: [(usize, u32); 3] = [(64, 200_000), (4096, 50_000), (65536, 4_000)];
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
@@ -82,8 +85,6 @@ impl Bench {
     }
 
     fn run(mut self, cores: &Cores, quick: bool, print: bool) -> Result<Vec<Row>> {
-        let options = ChannelOptions { depth: 1023, interrupt: false, ..ChannelOptions::default() };
-        let mut channel = self.ioat.channel::<u32>(0, options)?;
         let mut rows = Vec::new();
         if print {
             println!(
@@ -92,8 +93,13 @@ impl Bench {
             );
             Row::print_header();
         }
-        for (size, operations) in [(64, 200_000), (4096, 50_000), (65536, 4_000)] {
-            for batch in [1, 32, 128, 0] {
+        // A driver with one operation at a time opens a channel for that.
+        for (depth, batches) in [(1, &[0][..]), (1023, &[1, 32, 128])] {
+            let options = ChannelOptions { depth, interrupt: false, ..ChannelOptions::default() };
+            let mut channel = self.ioat.channel::<u32>(0, options)?;
+            for ((size, operations), batch) in
+                SIZES.iter().flat_map(|size| batches.iter().map(move |batch| (*size, *batch)))
+            {
                 let operations = if batch == 0 { operations / 4 } else { operations };
                 let wanted = if quick { 3 } else { 15 };
                 let mut row = Row { size, batch, blocks: Vec::new(), discarded: 0 };
@@ -114,7 +120,6 @@ impl Bench {
                 rows.push(row);
             }
         }
-        drop(channel);
         if self.node.driver_fault_count() + self.node.iommu().fault_count() != 0 {
             bail!("faults: {:?} {:?}", self.node.driver_faults(), self.node.iommu().faults());
         }
