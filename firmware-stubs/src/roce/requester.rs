@@ -321,9 +321,14 @@ impl Requester {
         }
     }
 
-    /// Fails the request that is stuck when all before it are done.
+    /// Fails the request that is stuck when all before it are done. One that could not be
+    /// sent again may turn out to have arrived: it is done, and those after it go on.
     pub(super) fn settle(&mut self, host: &mut impl Host) -> Outcome {
         match self.stuck {
+            Some((slot, _)) if slot < self.queue.ring.head() => {
+                self.stuck = None;
+                Outcome::Fine
+            }
             Some((slot, status)) if slot == self.queue.ring.head() => {
                 self.fail(status, host);
                 Outcome::Failed

@@ -359,3 +359,27 @@ fn what_was_lost_before_a_bad_request_is_sent_again_and_completes_first() {
     assert_eq!(statuses(&lab.client.sends_done()), expected);
     assert_eq!((lab.client.state(), lab.server.state()), (State::Error, State::ReadyToSend));
 }
+
+#[test]
+fn what_cannot_be_sent_again_and_had_arrived_is_done_and_holds_up_nobody() {
+    let mut lab = Lab::new(settings());
+    let (entry, remote) = (lab.client.entry(0, 100), lab.server.remote(0));
+    lab.client.post(1, Operation::Write(remote), &[]);
+    lab.client.post(2, Operation::Write(remote), &[entry]);
+    for _ in 0..2 {
+        let request = lab.next_frame(End::Client).unwrap();
+        lab.deliver(End::Server, &request);
+    }
+    let late = std::iter::from_fn(|| lab.next_frame(End::Server)).last().unwrap();
+    // The timer expires, and the memory of the second is gone when its turn comes.
+    let key = lab.client.region.key;
+    lab.client.endpoint.memory_mut().deregister(key).unwrap();
+    assert!(lab.next_deadline());
+    assert!(lab.next_frame(End::Client).is_some());
+    assert!(lab.next_frame(End::Client).is_none());
+    lab.client.post(3, Operation::Write(remote), &[]);
+    lab.deliver(End::Client, &late);
+    lab.settle();
+    assert_eq!(statuses(&lab.client.sends_done()), [(1, None), (2, None), (3, None)]);
+    assert_eq!((lab.client.state(), lab.server.state()), (State::ReadyToSend, State::ReadyToSend));
+}
