@@ -78,7 +78,9 @@ mod tests {
         for faults in ["", "drop=10%", "duplicate=10%", "reorder=10%", "corrupt=10%"] {
             let (mut requester, mut responder) = both(faults.parse().unwrap());
             let psns = (Psn::new(0xff_fff0), Psn::new(0x7f_fff0));
-            let run = Run { psns, mtu: PathMtu::Mtu1024, reads: true, timeout: 12, seed: 7 };
+            // Eight times 134 ms for an answer: a busy machine may leave one of the two threads
+            // aside for longer than eight short waits of the other.
+            let run = Run { psns, mtu: PathMtu::Mtu1024, reads: true, timeout: 15, seed: 7 };
             carry_messages(&mut requester, &mut responder, &run)
                 .unwrap_or_else(|error| panic!("{faults}: {error:#}"));
         }
