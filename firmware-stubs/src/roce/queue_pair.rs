@@ -156,6 +156,13 @@ impl QueuePair {
         self.responder.expected()
     }
 
+    /// The PSN of the first request packet of this side that is not acknowledged. Without a
+    /// reliable connection a packet is acknowledged when it is sent.
+    #[must_use]
+    pub fn unacknowledged_psn(&self) -> Psn {
+        self.requester.first_unacknowledged()
+    }
+
     /// Posts a send.
     ///
     /// # Errors

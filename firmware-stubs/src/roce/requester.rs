@@ -417,6 +417,11 @@ impl Requester {
         Outcome::Fine
     }
 
+    /// The first packet that is not acknowledged, as the wire shows it.
+    pub(super) fn first_unacknowledged(&self) -> Psn {
+        wire(self.unacknowledged)
+    }
+
     /// Notes that everything before `psn` is acknowledged.
     #[inline]
     pub(super) fn progress(&mut self, now: Time, psn: u64) {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::arguments::LinkArguments;
+use super::patience::Patience;
 use super::port::Port;
 
 /// The connection to the other end.
@@ -21,6 +22,8 @@ pub(super) struct Exchange {
 
 /// How long the wire may sleep while TCP is waited for.
 const NAP: Duration = Duration::from_millis(2);
+/// How long one try to connect may take.
+const LONGEST_TRY: Duration = Duration::from_secs(2);
 /// How often a client tries to connect to a server that is not there yet.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
@@ -44,13 +47,22 @@ impl Exchange {
 
     /// Sends a message.
     pub(super) fn send(&mut self, port: &mut Port, mut bytes: &[u8]) -> Result<()> {
-        let mut begun = Instant::now();
+        let mut patience = Patience::new(self.patience, Instant::now());
         while !bytes.is_empty() {
             match self.stream.write(bytes) {
                 Ok(0) => bail!("the peer closed the TCP connection"),
                 Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
                 Err(error) if is_passing(&error) => {
-                    self.rest(port, &mut begun, "a sign that it takes messages")?
+                    port.rest(&mut patience, NAP)?;
+                    let now = Instant::now();
+                    if patience.is_over(now) {
+                        bail!(
+                            "{} for the peer to take {} bytes over TCP: does it still run? \
+                             --patience makes the wait longer",
+                            patience.waited(now),
+                            bytes.len()
+                        );
+                    }
                 }
                 Err(error) => return Err(error).context("cannot send to the peer"),
             }
@@ -58,9 +70,10 @@ impl Exchange {
         Ok(())
     }
 
-    /// Waits for a message of `length` bytes; `what` says which one.
+    /// Waits for a message of `length` bytes; `what` says which one. All of it must come in
+    /// time; a test that goes on meanwhile makes the time longer, single bytes do not.
     pub(super) fn receive(&mut self, port: &mut Port, length: usize, what: &str) -> Result<Vec<u8>> {
-        let mut begun = Instant::now();
+        let mut patience = Patience::new(self.patience, Instant::now());
         let mut bytes = vec![0; length];
         let mut have = 0;
         while have < length {
@@ -70,8 +83,16 @@ impl Exchange {
                      look for its error message, and whether both ends run the same test"
                 ),
                 Ok(count) => have += count,
-                Err(error) if is_passing(&error) => self.rest(port, &mut begun, what)?,
+                Err(error) if is_passing(&error) => port.rest(&mut patience, NAP)?,
                 Err(error) => return Err(error).with_context(|| format!("cannot receive {what}")),
+            }
+            let now = Instant::now();
+            if have < length && patience.is_over(now) {
+                bail!(
+                    "{} for the peer: {what} did not come ({have} of {length} bytes did): does it still run, \
+                     and is it the same test? --patience makes the wait longer",
+                    patience.waited(now)
+                );
             }
         }
         Ok(bytes)
@@ -88,49 +109,32 @@ impl Exchange {
             Ok(answer)
         }
     }
-
-    /// Waits a little. A wire that moves says that the peer is alive, and its time begins anew.
-    fn rest(&self, port: &mut Port, begun: &mut Instant, what: &str) -> Result<()> {
-        if nap(port)? {
-            *begun = Instant::now();
-        } else if begun.elapsed() > self.patience {
-            bail!("waited {} s for the peer: {what} did not come", self.patience.as_secs());
-        }
-        Ok(())
-    }
-}
-
-/// Polls the wire, or sleeps when it is quiet. Tells whether something moved.
-fn nap(port: &mut Port) -> Result<bool> {
-    let moved = port.poll()?;
-    if !moved {
-        port.wait(NAP)?;
-    }
-    Ok(moved)
 }
 
 fn connect(host: &str, number: u16, patience: Duration, port: &mut Port) -> Result<TcpStream> {
-    let begun = Instant::now();
+    let mut patience = Patience::new(patience, Instant::now());
     loop {
         let addresses =
             (host, number).to_socket_addrs().with_context(|| format!("cannot find host {host:?}"))?;
         let mut last = None;
         for address in addresses {
-            match TcpStream::connect_timeout(&address, Duration::from_secs(2)) {
+            let most = patience.left(Instant::now()).clamp(NAP, LONGEST_TRY);
+            match TcpStream::connect_timeout(&address, most) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = Some(error),
             }
         }
-        if begun.elapsed() > patience {
+        let now = Instant::now();
+        if patience.is_over(now) {
             let why = last.map_or_else(|| "it has no address".to_owned(), |error| error.to_string());
             bail!(
-                "no server at {host} port {number} within {} s ({why}): start the server first, or are both ends clients?",
-                patience.as_secs()
+                "{}, and there is no server at {host} port {number} ({why}): start the server first, or are \
+                 both ends clients? --patience makes the wait longer",
+                patience.waited(now)
             );
         }
-        let tried = Instant::now();
-        while tried.elapsed() < TRY_AGAIN {
-            nap(port)?;
+        while now.elapsed() < TRY_AGAIN {
+            port.rest(&mut patience, NAP)?;
         }
     }
 }
@@ -140,21 +144,22 @@ fn accept(number: u16, patience: Duration, port: &mut Port) -> Result<TcpStream>
         format!("cannot listen on TCP port {number}: is it taken? choose another with --port")
     })?;
     listener.set_nonblocking(true).context("cannot set up the TCP port")?;
-    let begun = Instant::now();
+    let mut patience = Patience::new(patience, Instant::now());
     loop {
         match listener.accept() {
             Ok((stream, _)) => return Ok(stream),
             Err(error) if is_passing(&error) => {}
             Err(error) => return Err(error).context("cannot accept a client"),
         }
-        if begun.elapsed() > patience {
+        let now = Instant::now();
+        if patience.is_over(now) {
             bail!(
-                "no client came to TCP port {number} within {} s: are both ends servers? \
-                 give one of them the host of the other",
-                patience.as_secs()
+                "{}, and no client came to TCP port {number}: are both ends servers? give one of them the \
+                 host of the other. --patience makes the wait longer",
+                patience.waited(now)
             );
         }
-        nap(port)?;
+        port.rest(&mut patience, NAP)?;
     }
 }
 

@@ -8,6 +8,7 @@ mod connection;
 mod exchange;
 mod layers;
 mod messages;
+mod patience;
 mod perftest;
 mod pingpong;
 mod port;

@@ -15,6 +15,7 @@ use super::arguments::{Measured, TestArguments, Transport};
 use super::connection::{Connection, DEPTH, Peer};
 use super::exchange::Exchange;
 use super::messages::{PerftestKey, VERSION, check_version};
+use super::patience::steps;
 use super::port::Port;
 use crate::signal::StopRequest;
 
@@ -111,6 +112,8 @@ impl Bench {
         let mut connection = Connection::new(&mut port, service, sizes, usize::try_from(2 * half)?, mtu)?;
         connection.timeout = link.timeout;
         connection.initialise(&mut port)?;
+        let iterations = arguments.iterations;
+        port.watch(connection.number, steps(iterations, size, mtu));
         let key = PerftestKey {
             depth: if operation == Measured::Read || operation.is_atomic() { DEPTH } else { 1 },
             number: connection.number,
@@ -132,7 +135,6 @@ impl Bench {
         for _ in 0..2 {
             swap_key(&mut exchange, &mut port, &key)?;
         }
-        let iterations = arguments.iterations;
         let mut bench = Self {
             port,
             exchange,
@@ -189,7 +191,7 @@ impl Bench {
     fn close(&mut self) -> Result<()> {
         self.handshake()?;
         self.exchange.send(&mut self.port, b"done\0")?;
-        self.port.linger()
+        self.port.linger(self.patience)
     }
 
     fn post_receive(&mut self) -> Result<()> {

@@ -13,6 +13,7 @@ use super::arguments::{LinkArguments, PingpongArguments, Transport};
 use super::connection::{Connection, Peer};
 use super::exchange::Exchange;
 use super::messages::PingpongAddress;
+use super::patience::steps;
 use super::port::Port;
 use crate::signal::StopRequest;
 
@@ -60,6 +61,7 @@ pub(super) fn run(arguments: &PingpongArguments, json: bool) -> Result<()> {
         checked: arguments.check,
     };
     game.post_receives(&mut port, &connection, arguments.rx_depth)?;
+    port.watch(connection.number, steps(arguments.iterations, size, mtu));
 
     let own = PingpongAddress {
         number: connection.number,
@@ -99,7 +101,7 @@ pub(super) fn run(arguments: &PingpongArguments, json: bool) -> Result<()> {
         game.take(&mut port, &connection, done)?;
     }
     let seconds = begun.elapsed().as_secs_f64();
-    port.linger()?;
+    port.linger(patience)?;
     let bytes = 2 * u64::from(size) * u64::from(game.iterations);
     report(&mut port, &game, bytes, seconds, json)
 }

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
-use vdk_driver::descriptors::roce::Gid;
+use vdk_driver::descriptors::roce::{Gid, Qpn};
 use vdk_firmware_stubs::roce::time::Time;
 use vdk_firmware_stubs::roce::wire::{self, MAX_FRAME, Wire, WireAddress};
 use vdk_firmware_stubs::roce::{Endpoint, Station};
 
 use super::arguments::LinkArguments;
 use super::layers::{FaultReport, Layers};
+use super::patience::{Patience, Watch};
 use crate::output;
 use crate::signal::{Interrupted, StopRequest};
 
@@ -25,6 +26,8 @@ pub(super) struct Port {
     buffer: Vec<u8>,
     stop: StopRequest,
     layers: Layers,
+    /// Whose packets show that the other end is at work.
+    watch: Option<Watch>,
     /// Whether the user was told what was done to the wire on purpose.
     told: bool,
 }
@@ -38,13 +41,13 @@ struct Outcome<'a, R> {
     faults: Option<FaultReport>,
 }
 
-/// How long the wire must be quiet before this end no longer answers the other after its own
+/// How long the queue pair must be quiet before this end no longer answers the other after its own
 /// last message, and with faults on purpose.
 const QUIET: Duration = Duration::from_millis(300);
 const QUIET_WITH_FAULTS: Duration = Duration::from_secs(1);
 /// How many frames go each way before the other things have their turn.
 const BURST: usize = 64;
-/// How long the wire may sleep while a neighbour is looked for.
+/// How long the wire may sleep before something else is looked at.
 const NAP: Duration = Duration::from_millis(10);
 /// How many queue pairs there may be.
 const QUEUE_PAIRS: usize = 16;
@@ -76,22 +79,41 @@ impl Port {
             buffer: vec![0; MAX_FRAME],
             stop,
             layers,
+            watch: None,
             told: false,
         })
     }
 
-    /// Answers the other end until the wire is quiet.
-    pub(super) fn linger(&mut self) -> Result<()> {
+    /// Lets the packets of a queue pair renew the patience of every wait from now on: as many as
+    /// its test has, `steps`, and no more.
+    pub(super) const fn watch(&mut self, number: Qpn, steps: u64) {
+        self.watch = Some(Watch::new(number, steps));
+    }
+
+    /// Answers the other end until its queue pair is quiet, or has asked for `patience` what was
+    /// answered before.
+    pub(super) fn linger(&mut self, patience: Duration) -> Result<()> {
         let enough = if self.layers.report().is_some() { QUIET_WITH_FAULTS } else { QUIET };
-        let mut quiet = Instant::now();
-        while quiet.elapsed() < enough {
-            if self.poll()? {
-                quiet = Instant::now();
-            } else {
-                self.wait(Duration::from_millis(20))?;
+        let begun = Instant::now();
+        let mut quiet = Patience::new(enough, begun);
+        let mut taken = self.taken();
+        while !quiet.is_over(Instant::now()) && begun.elapsed() < patience {
+            if !self.poll()? {
+                self.wait(NAP)?;
+            }
+            let now_taken = self.taken();
+            if now_taken != taken {
+                taken = now_taken;
+                quiet.renew(Instant::now());
             }
         }
         Ok(())
+    }
+
+    /// How many packets the queue pair took that belong to its connection.
+    fn taken(&self) -> u64 {
+        let counters = self.watch.and_then(|watch| self.endpoint.counters(watch.number));
+        counters.map_or(0, |counters| counters.frames_received.saturating_sub(counters.dropped))
     }
 
     /// Prints what a test came to, as an object or as `text`, and what was done to the wire
@@ -168,33 +190,50 @@ impl Port {
             }
         }
         bail!(
-            "nobody at {} said to have {address} within {} s: is the other end of the wire up, and is that \
-             the address of its RoCE port?",
-            self.name,
-            patience.as_secs()
+            "waited {} s, and nobody at {} said to have {address}: is the other end of the wire up, and is \
+             that the address of its RoCE port? --patience makes the wait longer",
+            begun.elapsed().as_secs(),
+            self.name
         )
     }
 
-    /// Polls until `done` gives something, for `patience` without anything at all.
+    /// Moves what there is to move, or sleeps for `most`. A step of the watched queue pair renews
+    /// the patience of whoever waits.
+    pub(super) fn rest(&mut self, patience: &mut Patience, most: Duration) -> Result<()> {
+        if !self.poll()? {
+            self.wait(most)?;
+        }
+        if let Some(watch) = &mut self.watch {
+            let endpoint = &self.endpoint;
+            let reached = endpoint.expected_psn(watch.number).zip(endpoint.unacknowledged_psn(watch.number));
+            if watch.has_stepped(reached) {
+                patience.renew(Instant::now());
+            }
+        }
+        Ok(())
+    }
+
+    /// Polls until `done` gives something, for `patience` after the last step of the queue pair.
     pub(super) fn until<T>(
         &mut self,
         patience: Duration,
         what: &str,
         mut done: impl FnMut(&mut Endpoint) -> Result<Option<T>>,
     ) -> Result<T> {
-        let mut last = Instant::now();
+        let mut patience = Patience::new(patience, Instant::now());
         loop {
             if let Some(value) = done(&mut self.endpoint)? {
                 return Ok(value);
             }
-            if self.poll()? {
-                last = Instant::now();
-            } else {
-                self.wait(Duration::from_millis(10))?;
+            let now = Instant::now();
+            if patience.is_over(now) {
+                bail!(
+                    "{} for {what}: does the other end still run, and do its frames come through? \
+                     --patience makes the wait longer",
+                    patience.waited(now)
+                );
             }
-            if last.elapsed() > patience {
-                bail!("waited {} s for {what}: does the other end still run?", patience.as_secs());
-            }
+            self.rest(&mut patience, NAP)?;
         }
     }
 }

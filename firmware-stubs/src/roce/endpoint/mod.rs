@@ -235,6 +235,12 @@ impl Endpoint {
         self.pair(number).map(|pair| pair.queue_pair.expected_psn())
     }
 
+    /// The PSN of the first request packet of a queue pair that is not acknowledged.
+    #[must_use]
+    pub fn unacknowledged_psn(&self, number: Qpn) -> Option<Psn> {
+        self.pair(number).map(|pair| pair.queue_pair.unacknowledged_psn())
+    }
+
     /// What was counted of frames that reached no queue pair.
     #[must_use]
     pub const fn frame_counters(&self) -> &FrameCounters {

@@ -12,6 +12,9 @@ use rustix::net::{RecvFlags, recv};
 use super::super::time::Time;
 use super::{Wire, WireError, check_length, wait_for};
 
+/// How many datagrams that cannot be taken are looked at before the caller has its turn.
+const LOST_AT_ONCE: usize = 64;
+
 /// A wire of datagrams.
 #[derive(Debug)]
 pub struct DatagramWire {
@@ -96,7 +99,8 @@ impl Wire for DatagramWire {
     }
 
     fn receive(&mut self, _now: Time, buffer: &mut [u8]) -> Result<Option<usize>, WireError> {
-        loop {
+        // Who sends what cannot be taken, without end, shall not keep the caller here.
+        for _ in 0..LOST_AT_ONCE {
             // Told the whole length, one knows whether the datagram fitted.
             let received = match &self.socket {
                 Socket::Udp(socket) => recv(socket, &mut *buffer, RecvFlags::TRUNC),
@@ -111,6 +115,7 @@ impl Wire for DatagramWire {
                 Err(error) => return Err(system("receive from", &self.name, error)),
             }
         }
+        Ok(None)
     }
 
     fn wait(&mut self, wake: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<(), WireError> {

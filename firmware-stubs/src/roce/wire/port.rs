@@ -207,7 +207,9 @@ impl<W: Wire> Wire for Port<W> {
     }
 
     fn receive(&mut self, now: Time, buffer: &mut [u8]) -> Result<Option<usize>, WireError> {
-        while let Some(length) = self.wire.receive(now, buffer)? {
+        // Who asks without end shall not keep the caller here: a wait ends at once for the rest.
+        for _ in 0..MESSAGES_AT_ONCE {
+            let Some(length) = self.wire.receive(now, buffer)? else { break };
             let frame = buffer.get(..length).unwrap_or_default();
             match Neighbour::parse(frame) {
                 Some(message) => self.take(now, message)?,
@@ -234,6 +236,8 @@ impl<W: Wire> Wire for Port<W> {
     }
 }
 
+/// How many questions and answers are taken before the caller has its turn.
+const MESSAGES_AT_ONCE: usize = 64;
 /// How many neighbours are remembered.
 const NEIGHBOURS: usize = 64;
 /// How long an answer is waited for before the question is asked again.
@@ -308,9 +312,28 @@ mod tests {
         }
         let length = neighbour::question(&mut buffer, ONE, address("10.0.0.2"), address("10.0.0.2")).unwrap();
         one.send(now, &buffer[..length]).unwrap();
-        assert_eq!(port.receive(now, &mut buffer).unwrap(), None);
+        for _ in 0..=601 / MESSAGES_AT_ONCE {
+            assert_eq!(port.receive(now, &mut buffer).unwrap(), None);
+        }
         assert_eq!(port.neighbours.len(), NEIGHBOURS);
         assert!(port.neighbours.iter().all(|(known, _)| *known != address("10.0.0.2")));
+    }
+
+    #[test]
+    fn questions_without_end_leave_the_caller_its_turn() {
+        let (mut one, other) = pair(100_000).unwrap();
+        let mut port = Port::new(other, OTHER, &[address("10.0.0.2")]);
+        let mut buffer = [0; 2000];
+        for _ in 0..=MESSAGES_AT_ONCE {
+            let length =
+                neighbour::question(&mut buffer, ONE, address("10.0.0.1"), address("10.0.0.2")).unwrap();
+            one.send(Time::ZERO, &buffer[..length]).unwrap();
+        }
+        one.send(Time::ZERO, &[7; 60]).unwrap();
+        assert_eq!(port.receive(Time::ZERO, &mut buffer).unwrap(), None, "the last question is left");
+        // It is there at once, so this does not sleep.
+        port.wait(None, None).unwrap();
+        assert_eq!(port.receive(Time::ZERO, &mut buffer).unwrap(), Some(60));
     }
 
     #[test]

@@ -168,6 +168,13 @@ impl StreamWire {
         }
     }
 
+    /// Whether a frame was read that nobody took yet.
+    fn has_frame(&self) -> bool {
+        self.incoming.held().split_first_chunk().is_some_and(|(prefix, rest)| {
+            usize::try_from(u32::from_be_bytes(*prefix)).is_ok_and(|length| rest.len() >= length)
+        })
+    }
+
     /// Takes the first frame out of what was read.
     fn take(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, WireError> {
         while let Some((prefix, rest)) = self.incoming.held().split_first_chunk() {
@@ -237,6 +244,9 @@ impl Wire for StreamWire {
     }
 
     fn wait(&mut self, wake: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<(), WireError> {
+        if self.has_frame() {
+            return Ok(());
+        }
         let waiting = !self.outgoing.held().is_empty();
         let link = match &self.link {
             Link::TcpListener(listener) => listener.as_fd(),

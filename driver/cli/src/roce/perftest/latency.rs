@@ -30,7 +30,7 @@ pub(super) fn run(bench: &mut Bench, json: bool) -> Result<()> {
         _ => Vec::new(),
     };
     if bench.operation == Measured::Write {
-        bench.port.linger()?;
+        bench.port.linger(bench.patience)?;
     } else {
         bench.close()?;
     }
