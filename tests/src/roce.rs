@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use vdk_descriptors::roce::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ethernet, EthernetAddress, Extension, ExtensionKind, Headers,
-    Ieth, ImmDt, Msn, Network, Opcode, PKey, Psn, QKey, Qpn, RemoteKey, Reth, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ethernet, EthernetAddress, Extension, ExtensionHeaders,
+    Headers, Ieth, ImmDt, Msn, Network, Opcode, PKey, Psn, QKey, Qpn, RemoteKey, Reth, Syndrome,
 };
 
 /// SplitMix64.
@@ -105,24 +105,24 @@ pub fn random_headers(random: &mut Random) -> (Headers, Vec<u8>) {
     let [syndrome] = random.bytes();
     let aeth = Aeth { syndrome: Syndrome::from_byte(syndrome), msn: Msn::new(random.word()) };
     let deth = Deth { key: QKey(random.word()), source: number(random) };
-    let extension = match opcode.extension() {
-        ExtensionKind::None => Extension::None,
-        ExtensionKind::Immediate => Extension::Immediate(immediate),
-        ExtensionKind::Invalidate => Extension::Invalidate(Ieth(reth.key)),
-        ExtensionKind::Remote => Extension::Remote(reth),
-        ExtensionKind::RemoteImmediate => Extension::RemoteImmediate(reth, immediate),
-        ExtensionKind::Acknowledge => Extension::Acknowledge(aeth),
-        ExtensionKind::AtomicAcknowledge => Extension::AtomicAcknowledge(aeth, AtomicAckEth(random.next())),
-        ExtensionKind::Atomic => Extension::Atomic(AtomicEth {
-            address: reth.address,
-            key: reth.key,
-            swap_or_add: random.next(),
-            compare: random.next(),
-        }),
-        ExtensionKind::Datagram => Extension::Datagram(deth),
-        ExtensionKind::DatagramImmediate => Extension::DatagramImmediate(deth, immediate),
-        ExtensionKind::Congestion => Extension::Congestion,
+    let atomic = AtomicEth {
+        address: reth.address,
+        key: reth.key,
+        swap_or_add: random.next(),
+        compare: random.next(),
     };
+    let extension = Extension::of(
+        opcode.extension(),
+        &ExtensionHeaders {
+            immediate,
+            invalidate: Ieth(reth.key),
+            remote: reth,
+            acknowledge: aeth,
+            original: AtomicAckEth(random.next()),
+            atomic,
+            datagram: deth,
+        },
+    );
     // Short ones often: there the implementations differ in what they do with pad bytes.
     let length = match (opcode.has_payload(), random.below(4)) {
         (false, _) => 0,

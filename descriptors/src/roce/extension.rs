@@ -87,9 +87,48 @@ pub enum Extension {
     Congestion,
 }
 
+/// Every header that an extension can consist of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExtensionHeaders {
+    /// ImmDt.
+    pub immediate: ImmDt,
+    /// IETH.
+    pub invalidate: Ieth,
+    /// RETH.
+    pub remote: Reth,
+    /// AETH.
+    pub acknowledge: Aeth,
+    /// AtomicAckETH.
+    pub original: AtomicAckEth,
+    /// AtomicETH.
+    pub atomic: AtomicEth,
+    /// DETH.
+    pub datagram: Deth,
+}
+
 impl Extension {
     /// The longest, in bytes.
     pub const MAX_LENGTH: usize = ExtensionKind::Atomic.length();
+
+    /// The extension of a kind, made of those headers that it consists of.
+    #[must_use]
+    pub const fn of(kind: ExtensionKind, headers: &ExtensionHeaders) -> Self {
+        let ExtensionHeaders { immediate, invalidate, remote, acknowledge, original, atomic, datagram } =
+            *headers;
+        match kind {
+            ExtensionKind::None => Self::None,
+            ExtensionKind::Immediate => Self::Immediate(immediate),
+            ExtensionKind::Invalidate => Self::Invalidate(invalidate),
+            ExtensionKind::Remote => Self::Remote(remote),
+            ExtensionKind::RemoteImmediate => Self::RemoteImmediate(remote, immediate),
+            ExtensionKind::Acknowledge => Self::Acknowledge(acknowledge),
+            ExtensionKind::AtomicAcknowledge => Self::AtomicAcknowledge(acknowledge, original),
+            ExtensionKind::Atomic => Self::Atomic(atomic),
+            ExtensionKind::Datagram => Self::Datagram(datagram),
+            ExtensionKind::DatagramImmediate => Self::DatagramImmediate(datagram, immediate),
+            ExtensionKind::Congestion => Self::Congestion,
+        }
+    }
 
     /// Which headers they are.
     #[inline]

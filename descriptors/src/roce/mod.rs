@@ -32,7 +32,7 @@ mod tests;
 
 pub use bth::Bth;
 pub use error::{BuildError, Foreign, FrameError};
-pub use extension::{Aeth, AtomicAckEth, AtomicEth, Deth, Extension, Ieth, ImmDt, Reth};
+pub use extension::{Aeth, AtomicAckEth, AtomicEth, Deth, Extension, ExtensionHeaders, Ieth, ImmDt, Reth};
 pub use frame::{Frame, Headers, Unsealed, Unverified};
 pub use gid::Gid;
 pub use limits::{AckTimeout, CreditCode, PathMtu, RnrTimer};

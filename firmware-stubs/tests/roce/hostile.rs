@@ -2,7 +2,7 @@
 //! no work without end.
 
 use vdk_descriptors::roce::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ethernet, Extension, ExtensionKind, Frame, Headers, Ieth,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ethernet, Extension, ExtensionHeaders, Frame, Headers, Ieth,
     ImmDt, Msn, Network, Opcode, PathMtu, Psn, QKey, RemoteKey, Reth, Syndrome,
 };
 use vdk_firmware_stubs::roce::{Operation, Rights, Service};
@@ -51,22 +51,19 @@ fn frame(random: &mut Random, lab: &Lab, to: End, near: &[Psn]) -> Vec<u8> {
     let aeth = Aeth { syndrome: Syndrome::from_byte(syndrome), msn: Msn::new(low32(random.next())) };
     let immediate = ImmDt(low32(random.next()));
     let deth = Deth { key: if random.percent(70) { Q_KEY } else { QKey(1) }, source: peer.number };
-    let extension = match opcode.extension() {
-        ExtensionKind::None => Extension::None,
-        ExtensionKind::Immediate => Extension::Immediate(immediate),
-        ExtensionKind::Invalidate => Extension::Invalidate(Ieth(RemoteKey(key))),
-        ExtensionKind::Remote => Extension::Remote(reth),
-        ExtensionKind::RemoteImmediate => Extension::RemoteImmediate(reth, immediate),
-        ExtensionKind::Acknowledge => Extension::Acknowledge(aeth),
-        ExtensionKind::AtomicAcknowledge => Extension::AtomicAcknowledge(aeth, AtomicAckEth(random.next())),
-        ExtensionKind::Atomic => {
-            let (swap_or_add, compare) = (random.next(), random.next());
-            Extension::Atomic(AtomicEth { address, key: RemoteKey(key), swap_or_add, compare })
-        }
-        ExtensionKind::Datagram => Extension::Datagram(deth),
-        ExtensionKind::DatagramImmediate => Extension::DatagramImmediate(deth, immediate),
-        ExtensionKind::Congestion => Extension::Congestion,
-    };
+    let (swap_or_add, compare) = (random.next(), random.next());
+    let extension = Extension::of(
+        opcode.extension(),
+        &ExtensionHeaders {
+            immediate,
+            invalidate: Ieth(RemoteKey(key)),
+            remote: reth,
+            acknowledge: aeth,
+            original: AtomicAckEth(random.next()),
+            atomic: AtomicEth { address, key: RemoteKey(key), swap_or_add, compare },
+            datagram: deth,
+        },
+    );
     let size = random.pick(&[0, 0, 1, 8, 255, 256, 256, 256, 257, 1024, 4096]);
     let mut payload = vec![0; size];
     random.fill(&mut payload);

@@ -1,8 +1,8 @@
 //! Frames that are nearly right.
 
 use vdk_descriptors::roce::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ethernet, Extension, ExtensionKind, Headers, Ieth, ImmDt, Msn,
-    Network, Opcode, PathMtu, Psn, QKey, Qpn, RemoteKey, Reth, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ethernet, Extension, ExtensionHeaders, ExtensionKind, Headers,
+    Ieth, ImmDt, Msn, Network, Opcode, PathMtu, Psn, QKey, Qpn, RemoteKey, Reth, Syndrome,
 };
 use vdk_firmware_stubs::roce::{Remote, Service};
 
@@ -109,24 +109,25 @@ pub(crate) fn hostile(
         key: if script.byte() < 200 { Q_KEY } else { QKey(script.half()) },
         source: Qpn::new(PEER).expect("24 bits"),
     };
-    let extension = match opcode.extension() {
-        ExtensionKind::None => Extension::None,
-        ExtensionKind::Immediate => Extension::Immediate(immediate),
-        ExtensionKind::Invalidate => Extension::Invalidate(Ieth(RemoteKey(key))),
-        ExtensionKind::Remote => Extension::Remote(reth),
-        ExtensionKind::RemoteImmediate => Extension::RemoteImmediate(reth, immediate),
-        ExtensionKind::Acknowledge => Extension::Acknowledge(aeth),
-        ExtensionKind::AtomicAcknowledge => Extension::AtomicAcknowledge(aeth, AtomicAckEth(script.word())),
-        ExtensionKind::Atomic => Extension::Atomic(AtomicEth {
-            address,
-            key: RemoteKey(key),
-            swap_or_add: script.word(),
-            compare: u64::from(script.byte()),
-        }),
-        ExtensionKind::Datagram => Extension::Datagram(deth),
-        ExtensionKind::DatagramImmediate => Extension::DatagramImmediate(deth, immediate),
-        ExtensionKind::Congestion => Extension::Congestion,
+    let kind = opcode.extension();
+    // What the opcode does not have takes nothing from the script.
+    let original = if kind == ExtensionKind::AtomicAcknowledge { script.word() } else { 0 };
+    let (swap_or_add, compare) = match kind {
+        ExtensionKind::Atomic => (script.word(), u64::from(script.byte())),
+        _ => (0, 0),
     };
+    let extension = Extension::of(
+        kind,
+        &ExtensionHeaders {
+            immediate,
+            invalidate: Ieth(RemoteKey(key)),
+            remote: reth,
+            acknowledge: aeth,
+            original: AtomicAckEth(original),
+            atomic: AtomicEth { address, key: RemoteKey(key), swap_or_add, compare },
+            datagram: deth,
+        },
+    );
     (bth, extension, payload)
 }
 

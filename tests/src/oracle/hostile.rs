@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use vdk_descriptors::roce::{
-    AtomicEth, Bth, Ethernet, Extension, ExtensionKind, Frame, Headers, Ieth, ImmDt, MAX_FRAME, Network,
-    Opcode, PKey, Qpn, RemoteKey, Reth,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ethernet, Extension, ExtensionHeaders, Frame, Headers, Ieth,
+    ImmDt, MAX_FRAME, Msn, Network, Opcode, PKey, QKey, Qpn, RemoteKey, Reth, Syndrome,
 };
 use vdk_firmware_stubs::roce::{Rights, Service, Side, State, Status};
 
@@ -414,16 +414,18 @@ fn build(packet: &Packet, wire: &Ours, responder: &dyn Adapter, answering: &End)
     let (offset, length, key) = packet.remote;
     let target = answering.remote(offset, key);
     let (address, key) = (target.address, RemoteKey(target.key));
-    let reth = Reth { address, key, length };
-    let extension = match packet.opcode.extension() {
-        ExtensionKind::None => Extension::None,
-        ExtensionKind::Remote => Extension::Remote(reth),
-        ExtensionKind::RemoteImmediate => Extension::RemoteImmediate(reth, ImmDt(0)),
-        ExtensionKind::Immediate => Extension::Immediate(ImmDt(0)),
-        ExtensionKind::Invalidate => Extension::Invalidate(Ieth(key)),
-        ExtensionKind::Atomic => Extension::Atomic(AtomicEth { address, key, swap_or_add: 1, compare: 0 }),
-        kind => anyhow::bail!("no row has packets with {kind:?}"),
-    };
+    let extension = Extension::of(
+        packet.opcode.extension(),
+        &ExtensionHeaders {
+            immediate: ImmDt(0),
+            invalidate: Ieth(key),
+            remote: Reth { address, key, length },
+            acknowledge: Aeth { syndrome: Syndrome::ACK, msn: Msn::new(0) },
+            original: AtomicAckEth(0),
+            atomic: AtomicEth { address, key, swap_or_add: 1, compare: 0 },
+            datagram: Deth { key: QKey(0), source: NOBODY },
+        },
+    );
     let headers = Headers { ethernet: Ethernet::new(from.ethernet, to.ethernet), network, bth, extension };
     let mut buffer = vec![0; MAX_FRAME];
     let unsealed =

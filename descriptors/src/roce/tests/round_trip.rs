@@ -78,21 +78,18 @@ fn extension(kind: ExtensionKind, words: [u64; 4]) -> Extension {
     let immediate = ImmDt(low(d));
     let aeth = Aeth { syndrome: Syndrome::from_byte(a.to_le_bytes()[7]), msn: Msn::new(low(a)) };
     let deth = Deth { key: QKey(low(a)), source: Qpn::from_low_bits(low(b)) };
-    match kind {
-        ExtensionKind::None => Extension::None,
-        ExtensionKind::Immediate => Extension::Immediate(immediate),
-        ExtensionKind::Invalidate => Extension::Invalidate(Ieth(RemoteKey(low(b)))),
-        ExtensionKind::Remote => Extension::Remote(reth),
-        ExtensionKind::RemoteImmediate => Extension::RemoteImmediate(reth, immediate),
-        ExtensionKind::Acknowledge => Extension::Acknowledge(aeth),
-        ExtensionKind::AtomicAcknowledge => Extension::AtomicAcknowledge(aeth, AtomicAckEth(b)),
-        ExtensionKind::Atomic => {
-            Extension::Atomic(AtomicEth { address: a, key: RemoteKey(low(b)), swap_or_add: c, compare: d })
-        }
-        ExtensionKind::Datagram => Extension::Datagram(deth),
-        ExtensionKind::DatagramImmediate => Extension::DatagramImmediate(deth, immediate),
-        ExtensionKind::Congestion => Extension::Congestion,
-    }
+    let headers = ExtensionHeaders {
+        immediate,
+        invalidate: Ieth(RemoteKey(low(b))),
+        remote: reth,
+        acknowledge: aeth,
+        original: AtomicAckEth(b),
+        atomic: AtomicEth { address: a, key: RemoteKey(low(b)), swap_or_add: c, compare: d },
+        datagram: deth,
+    };
+    let extension = Extension::of(kind, &headers);
+    assert_eq!(extension.kind(), kind);
+    extension
 }
 
 fn headers() -> impl Strategy<Value = Headers> {

@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn the_receiver_sleeps_until_a_frame_comes_or_the_other_end_is_gone() {
-        let (mut one, mut other) = pair(1000).unwrap();
+        let (mut one, mut other) = pair(10_000).unwrap();
         let sleeper = std::thread::spawn(move || {
             let mut buffer = [0; 100];
             let mut wakes = 0;
@@ -251,13 +251,29 @@ mod tests {
                 }
             }
         });
-        for length in 1..=50 {
+        // It is asleep when these are sent, so that each of them must wake it.
+        for length in 1..=20 {
+            wait_until_it_sleeps(&one);
+            one.send(Time::ZERO, &vec![0; length]).unwrap();
+        }
+        // And asleep, awake or between the two when these are.
+        for length in 21..=70 {
             one.send(Time::ZERO, &vec![0; length]).unwrap();
             std::thread::yield_now();
         }
+        wait_until_it_sleeps(&one);
         drop(one);
         let (lengths, wakes) = sleeper.join().unwrap();
-        assert_eq!(lengths, (1..=50).collect::<Vec<_>>());
-        assert!((1..=51).contains(&wakes), "{wakes}");
+        assert_eq!(lengths, (1..=70).collect::<Vec<_>>());
+        // One for each that found it asleep and one for the end, and never two for one frame.
+        assert!((21..=71).contains(&wakes), "{wakes}");
+    }
+
+    fn wait_until_it_sleeps(sender: &PairWire) {
+        let begun = std::time::Instant::now();
+        while !sender.outgoing.lock(|queue| queue.asleep) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it does not sleep");
+            std::thread::yield_now();
+        }
     }
 }
