@@ -57,8 +57,6 @@ pub(super) struct Channel {
     pub(super) trouble: Trouble,
     /// How many descriptors the last doorbell brought.
     pub(super) burst_length: u16,
-    /// How many descriptors beyond the executed ones were asked for ahead.
-    pub(super) ahead: u16,
 }
 
 /// What the channel is doing, in more detail than CHANSTS tells.
@@ -137,7 +135,6 @@ impl Channel {
             interrupt_waiting: false,
             trouble: Trouble::default(),
             burst_length: 0,
-            ahead: 0,
         }
     }
 
@@ -344,7 +341,6 @@ impl Channel {
         self.trouble.stale = None;
         self.trouble.held = None;
         self.fresh = true;
-        self.ahead = 0;
         self.next = self.chain;
         self.state = State::Armed;
         Ok(())

@@ -138,7 +138,6 @@ impl Channel {
         }
         self.current = None;
         self.executed = self.executed.wrapping_add(1);
-        self.ahead = self.ahead.saturating_sub(1);
         self.completed = transfer.address;
         self.next = transfer.descriptor.next;
         batch.descriptors += 1;

@@ -25,6 +25,11 @@ impl Channel {
     /// Executes copies between mappings that were just used, with nothing special about
     /// them, up to one that is not such: the fast path. It never fails, and everything it
     /// does [`execute`](Self::execute) does as well.
+    ///
+    /// Nothing is prefetched: descriptors mostly lie side by side, which the processor sees by
+    /// itself, and lines that it is asked for share the few places for lines under way with
+    /// those of the copies. With a prefetch of 24 descriptors ahead, a copy of 64 bytes took
+    /// 7.4 ns instead of 6.2 between near processors, and 12 either way between far ones.
     #[inline]
     pub(super) fn execute_plain(&mut self, burst: &Burst<'_>, batch: &mut Batch) {
         let Some(memory) = burst.last_used() else { return };
@@ -33,14 +38,7 @@ impl Channel {
         let most = announced.min(BATCH_DESCRIPTORS - batch.descriptors);
         let cap = self.transfer_cap.as_u64().min(BATCH_BYTES);
         let (mut done, mut bytes, mut address, mut completed) = (0, 0, self.next, self.completed);
-        let line = |address: u64, distance: u16| Iova::new(address.wrapping_add(64 * u64::from(distance)));
-        for distance in self.ahead..announced.min(AHEAD) {
-            memory.prefetch(line(address, distance));
-        }
         while done < most && bytes < BATCH_BYTES && address & 0x3f == 0 {
-            if announced - done > AHEAD {
-                memory.prefetch(line(address, AHEAD));
-            }
             if !memory.read(Iova::new(address), descriptor.as_mut_bytes()) {
                 break;
             }
@@ -63,7 +61,6 @@ impl Channel {
                 address = next;
             }
         }
-        self.ahead = (announced - done).min(AHEAD);
         self.next = address;
         self.completed = completed;
         self.executed = self.executed.wrapping_add(done);
@@ -141,7 +138,7 @@ impl Channel {
         }
         // ORDERING: Release, so that the bytes are there for whoever sees the word.
         cell.store(word, Ordering::Release);
-        (self.count, self.executed, self.burst_length, self.ahead) = (announced, announced, 1, 0);
+        (self.count, self.executed, self.burst_length) = (announced, announced, 1);
         (self.completed, self.next) = (address, next);
         surroundings.count_doorbell();
         surroundings.count_completion();
@@ -159,6 +156,3 @@ const LOOKS_PER_PAUSE: u32 = 4;
 /// The control bits of a copy that is nothing special: snooping, completion, fence and the
 /// page breaks, which change nothing here.
 const PLAIN_CONTROL: u32 = 0x0000_00de;
-/// How many descriptors are asked for ahead: drivers mostly chain what lies side by side,
-/// and following `next` alone waits for one cache line after the other to come over.
-const AHEAD: u16 = 24;

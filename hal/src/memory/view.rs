@@ -7,7 +7,7 @@ use core::marker::PhantomData;
 use core::sync::atomic::AtomicU64;
 
 use super::access::Stale;
-use super::copy::{copy_bytes, copy_out, prefetch_line};
+use super::copy::{copy_bytes, copy_out};
 
 /// The memory of an [`AccessToken`](super::access::AccessToken) while the burst lasts that
 /// made the view: loops over many small accesses compare the epoch once, and nothing in them
@@ -88,14 +88,6 @@ impl<'burst> AccessView<'burst> {
         Ok(unsafe { AtomicU64::from_ptr(address) })
     }
 
-    /// Asks the processor for the cache line at `offset`; does nothing outside the memory.
-    #[inline(always)]
-    pub fn prefetch(&self, offset: usize) {
-        if offset < self.length {
-            prefetch_line(self.address.wrapping_add(offset));
-        }
-    }
-
     #[inline(always)]
     fn pointer(&self, offset: usize, length: usize) -> Result<*mut u8, Stale> {
         if offset > self.length || length > self.length - offset {
@@ -144,7 +136,6 @@ mod tests {
         for offset in [4092, 4089, 4096, usize::MAX - 7] {
             assert!(view.word(offset).is_err(), "{offset}");
         }
-        view.prefetch(usize::MAX);
     }
 
     #[test]

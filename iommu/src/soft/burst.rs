@@ -313,12 +313,6 @@ impl LastUsed<'_> {
         let (from, to) = (&self.source, &self.destination);
         to.memory.copy_from(to.offset(destination), &from.memory, from.offset(source), length).is_ok()
     }
-
-    /// As [`Burst::prefetch`].
-    #[inline(always)]
-    pub fn prefetch(&self, address: Iova) {
-        self.read.memory.prefetch(self.read.offset(address));
-    }
 }
 
 impl fmt::Debug for LastUsed<'_> {

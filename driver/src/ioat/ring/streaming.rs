@@ -14,6 +14,10 @@ use std::time::Instant;
 /// So the driver tries: the time of [`WINDOW`] operations in the one way is compared with
 /// that of as many in the other, now and then. Only operations that are posted by the many
 /// are counted and streamed. One that is posted alone is stored: it arrives sooner.
+///
+/// What was just found is put to the test again soon, and then after twice as long each time
+/// that it holds: the work may have changed in the middle of a trial, so that it found the
+/// opposite of what is true.
 #[derive(Debug)]
 pub(super) struct Streaming {
     /// There is something to find out.
@@ -24,6 +28,8 @@ pub(super) struct Streaming {
     begun: Option<Instant>,
     /// Windows to go in this phase.
     left: u32,
+    /// How many windows the usual way goes on before the next trial.
+    usual_windows: u32,
     phase: Phase,
     /// The shortest window in the usual way, and in this phase.
     usual: Duration,
@@ -47,6 +53,7 @@ impl Streaming {
             operations: 0,
             begun: None,
             left: FIRST_WINDOWS,
+            usual_windows: SHORTEST_WINDOWS,
             phase: Phase::Usual,
             usual: Duration::MAX,
             shortest: Duration::MAX,
@@ -103,10 +110,13 @@ impl Streaming {
             }
             Phase::Trial => {
                 // What is hardly better may be chance.
-                if self.shortest >= self.usual / 5 * 4 {
+                if self.shortest < self.usual / 5 * 4 {
+                    self.usual_windows = SHORTEST_WINDOWS;
+                } else {
                     self.is_on = !self.is_on;
+                    self.usual_windows = (2 * self.usual_windows).min(LONGEST_WINDOWS);
                 }
-                (Phase::Usual, USUAL_WINDOWS)
+                (Phase::Usual, self.usual_windows)
             }
         };
         (self.begun, self.shortest) = (None, Duration::MAX);
@@ -117,13 +127,15 @@ impl Streaming {
 const MANY: u64 = 8;
 /// How many operations are timed together.
 const WINDOW: u64 = 4096;
-/// How many windows there are before the first trial, in a trial, and between two: less than
-/// one in a hundred operations goes the slower way. Before the first, the longest table wraps.
+/// How many windows there are before the first trial, in a trial, and between two: in the long
+/// run less than one in a hundred operations goes the slower way. Before the first, the longest
+/// table wraps.
 const FIRST_WINDOWS: u32 = 20;
 const TRIAL_WINDOWS: u32 = 3;
 /// Of how many windows at the end of a phase the shortest counts.
 const RECENT_WINDOWS: u32 = 4;
-const USUAL_WINDOWS: u32 = 512;
+const SHORTEST_WINDOWS: u32 = 16;
+const LONGEST_WINDOWS: u32 = 512;
 
 #[cfg(test)]
 mod tests {
@@ -161,6 +173,16 @@ mod tests {
         assert_eq!(run(&mut streaming, &mut now, 16, 20, 60), 0);
         let far = run(&mut streaming, &mut now, 500, 160, 60);
         assert!(far > 450, "{far}");
+    }
+
+    #[test]
+    fn a_trial_that_found_the_opposite_is_soon_put_right() {
+        let mut now = Instant::now();
+        let mut streaming = Streaming::new(true);
+        // Long copies before the trial, short ones in it.
+        assert_eq!(run(&mut streaming, &mut now, FIRST_WINDOWS, 900, 900), 0);
+        let streamed = run(&mut streaming, &mut now, 1000, 30, 60);
+        assert!((TRIAL_WINDOWS..60).contains(&streamed), "{streamed}");
     }
 
     #[test]
