@@ -84,27 +84,47 @@ fn every_operation_is_measured_by_both_tests() {
     }
 }
 
+/// The two ends of a stream, by a name of its own.
+fn stream(name: &str) -> (Scratch, String, String) {
+    let socket = Scratch::new(name);
+    let (listen, connect) = (format!("unix-listen:{}", socket.name()), format!("unix:{}", socket.name()));
+    (socket, listen, connect)
+}
+
 #[test]
 fn ipv6_and_stream_wires_carry_the_same() {
-    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let socket = folder.join(format!("roce-{}.sock", std::process::id()));
-    let (listen, connect) =
-        (format!("unix-listen:{}", socket.display()), format!("unix:{}", socket.display()));
-    let (_, _, port) = free();
-    let end = |wire: &str, address: &str, host: &[&str], gid: &str| {
-        let link = ["--wire", wire, "--address", address, "--port", &port, "--patience", "20"];
-        let rest = ["--gid-index", gid, "--check", "-n", "20", "--json"];
-        vdk(&[&["roce", "pingpong"], host, &link[..], &rest[..]].concat()).spawn().unwrap()
-    };
     for (gid, one, two) in [("1", "fd00::1", "fd00::2"), ("0", "fd00::1", "fd00::2")] {
-        let server = end(&listen, one, &[], gid);
+        let (_socket, listen, connect) = stream(&format!("stream-{gid}.sock"));
+        let (_, _, port) = free();
+        let end = |wire: &str, address: &str, host: &[&str]| {
+            let link = ["--wire", wire, "--address", address, "--port", &port, "--patience", "20"];
+            let rest = ["--gid-index", gid, "--check", "-n", "20", "--json"];
+            vdk(&[&["roce", "pingpong"], host, &link[..], &rest[..]].concat()).spawn().unwrap()
+        };
+        let server = end(&listen, one, &[]);
         std::thread::sleep(Duration::from_millis(500));
-        let client = end(&connect, two, &["127.0.0.1"], gid);
+        let client = end(&connect, two, &["::1"]);
         for child in [client, server] {
             let output = child.wait_with_output().unwrap();
             assert!(output.status.success(), "{}", text(&output));
         }
-        let _ = std::fs::remove_file(&socket);
+    }
+}
+
+#[test]
+fn the_end_that_leaves_last_has_its_result_too() {
+    // With faults one answers for longer, and the end of the stream comes in the middle of that.
+    let (_socket, listen, connect) = stream("leaves-last.sock");
+    let (_, _, port) = free();
+    let test = ["bw", "--size", "3000", "-n", "100"];
+    let server = server(&test, &listen, &port);
+    std::thread::sleep(Duration::from_millis(500));
+    let client = client(&[&test[..], &["--duplicate", "5"]].concat(), &connect, &port);
+    let server = server.wait_with_output().unwrap();
+    for output in [client, server] {
+        assert!(output.status.success(), "{}", text(&output));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["iterations"], 100, "{report}");
     }
 }
 
@@ -258,6 +278,10 @@ fn what_cannot_be_is_refused_with_the_cause_and_the_remedy() {
         refused(&[arguments, &link[..]].concat(), expected);
     };
     refuse(&["pingpong", "--gid-index", "5"], &["gid index 5 does not exist", "::ffff:10.0.0.9", "fe80::"]);
+    let old = Scratch::new("old.pcap");
+    std::fs::write(old.name(), "kept").unwrap();
+    refuse(&["pingpong", "--gid-index", "5", "--capture", old.name()], &["choose another --gid-index"]);
+    assert_eq!(std::fs::read_to_string(old.name()).unwrap(), "kept");
     refuse(&["pingpong"], &["no client came", &port, "both ends servers"]);
     refuse(&["pingpong", "127.0.0.1"], &["no server at 127.0.0.1", "start the server first"]);
     refuse(&["bw", "--service", "ud"], &["a datagram can only be sent", "--operation send"]);
@@ -309,5 +333,15 @@ fn a_peer_that_is_not_what_it_should_be_is_named() {
         b"0000:000011:35f99b:00000000000000000000ffff0a000001\0",
         &["pingpong"],
         &["said to have 10.0.0.1", "is the other end of the wire up"],
+    );
+    impostor(
+        b"0000:000011:35f99b:00000000000000000000000000000000\0",
+        &["pingpong"],
+        &["the peer has no GID", "-g 1"],
+    );
+    impostor(
+        b"0000:000011:35f99b:00000000000000000000ffff0a000009\0",
+        &["pingpong"],
+        &["at 10.0.0.9, which is this end", "--address"],
     );
 }

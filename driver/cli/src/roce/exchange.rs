@@ -4,7 +4,9 @@
 //! before it answers. So the socket never blocks.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -114,35 +116,58 @@ impl Exchange {
 fn connect(host: &str, number: u16, patience: Duration, port: &mut Port) -> Result<TcpStream> {
     let mut patience = Patience::new(patience, Instant::now());
     loop {
-        let addresses =
-            (host, number).to_socket_addrs().with_context(|| format!("cannot find host {host:?}"))?;
-        let mut last = None;
-        for address in addresses {
-            let most = patience.left(Instant::now()).clamp(NAP, LONGEST_TRY);
-            match TcpStream::connect_timeout(&address, most) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = Some(error),
+        let begun = Instant::now();
+        let most = patience.left(begun).clamp(NAP, LONGEST_TRY);
+        let (sender, receiver) = mpsc::channel();
+        let address = (host.to_owned(), number);
+        // On a thread of its own, since neither the name nor the connection waits for the wire. It
+        // ends soon after `most`, and nobody listens to it any more when this end gave up.
+        thread::spawn(move || sender.send(try_connect(&address, most)));
+        let why = loop {
+            match receiver.try_recv() {
+                Ok(Ok(Ok(stream))) => return Ok(stream),
+                Ok(Ok(Err(why))) => break why,
+                Ok(Err(error)) => return Err(error).with_context(|| format!("cannot find host {host:?}")),
+                Err(mpsc::TryRecvError::Empty) => port.rest(&mut patience, NAP)?,
+                Err(mpsc::TryRecvError::Disconnected) => break "the system has no threads left".to_owned(),
             }
-        }
+        };
         let now = Instant::now();
         if patience.is_over(now) {
-            let why = last.map_or_else(|| "it has no address".to_owned(), |error| error.to_string());
             bail!(
                 "{}, and there is no server at {host} port {number} ({why}): start the server first, or are \
                  both ends clients? --patience makes the wait longer",
                 patience.waited(now)
             );
         }
-        while now.elapsed() < TRY_AGAIN {
+        while begun.elapsed() < TRY_AGAIN {
             port.rest(&mut patience, NAP)?;
         }
     }
 }
 
+/// Tries each address of a host, for `most` each: a connection, or why there is none.
+fn try_connect(address: &(String, u16), most: Duration) -> std::io::Result<Result<TcpStream, String>> {
+    let mut last = "it has no address".to_owned();
+    for address in (address.0.as_str(), address.1).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, most) {
+            Ok(stream) => return Ok(Ok(stream)),
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Ok(Err(last))
+}
+
 fn accept(number: u16, patience: Duration, port: &mut Port) -> Result<TcpStream> {
-    let listener = TcpListener::bind(("0.0.0.0", number)).with_context(|| {
-        format!("cannot listen on TCP port {number}: is it taken? choose another with --port")
-    })?;
+    // IPv6 takes clients of IPv4 too, where the system has it.
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, number))
+        .or_else(|error| match error.kind() {
+            ErrorKind::AddrInUse => Err(error),
+            _ => TcpListener::bind((Ipv4Addr::UNSPECIFIED, number)),
+        })
+        .with_context(|| {
+            format!("cannot listen on TCP port {number}: is it taken? choose another with --port")
+        })?;
     listener.set_nonblocking(true).context("cannot set up the TCP port")?;
     let mut patience = Patience::new(patience, Instant::now());
     loop {

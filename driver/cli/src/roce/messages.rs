@@ -130,7 +130,7 @@ pub(super) fn check_version(bytes: &[u8]) -> Result<()> {
         text.split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
     match version {
         None => bail!("the peer says version {text:?}: is it perftest? use perftest 5.70 to 6.27"),
-        Some(version) if version < (5, 33) => {
+        Some(version) if version < (5, 70) => {
             bail!("the peer is perftest {text}, which is too old; use 5.70 to 6.27")
         }
         Some(version) if version >= (6, 28) => bail!(
@@ -183,6 +183,7 @@ mod tests {
         for (bad, expected) in [
             (&b"6.29\0"[..], "negotiates"),
             (b"4.2\0", "too old"),
+            (b"5.69\0", "too old"),
             (b"abc\0", "is it perftest"),
             (b"", "perftest"),
         ] {

@@ -3,11 +3,11 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Serialize;
 use vdk_driver::descriptors::roce::{Gid, Qpn};
 use vdk_firmware_stubs::roce::time::Time;
-use vdk_firmware_stubs::roce::wire::{self, MAX_FRAME, Wire, WireAddress};
+use vdk_firmware_stubs::roce::wire::{self, GidTable, MAX_FRAME, Wire, WireAddress, WireError};
 use vdk_firmware_stubs::roce::{Endpoint, Station};
 
 use super::arguments::LinkArguments;
@@ -57,18 +57,19 @@ impl Port {
     pub(super) fn open(link: &LinkArguments, stop: StopRequest) -> Result<Self> {
         let ethernet = link.ethernet();
         let open = link.wire.open().map_err(|error| match &error {
-            wire::WireError::System { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
+            WireError::System { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
                 anyhow!(error).context("the own end of the wire is taken by another program")
             }
             _ => anyhow!(error),
         })?;
-        let (open, layers) = Layers::put_on(open, &link.layers)?;
-        let wire = wire::Port::new(open, ethernet, &[link.address]);
-        let gids = wire.gids();
+        let gids = GidTable::new(ethernet, &[link.address]);
         let gid = gids.gid(link.gid_index).with_context(|| {
             let all = gids.all().iter().enumerate().map(|(index, gid)| format!("{index} is {gid}"));
             format!("choose another --gid-index: {}", all.collect::<Vec<_>>().join(", "))
         })?;
+        // A file of the capture is written over, so that comes when nothing is wrong any more.
+        let (open, layers) = Layers::put_on(open, &link.layers)?;
+        let wire = wire::Port::new(open, ethernet, &[link.address]);
         let stations = gids.all().iter().map(|gid| Station { ethernet, address: gid.address() }).collect();
         Ok(Self {
             endpoint: Endpoint::new(stations, QUEUE_PAIRS),
@@ -91,8 +92,16 @@ impl Port {
     }
 
     /// Answers the other end until its queue pair is quiet, or has asked for `patience` what was
-    /// answered before.
+    /// answered before, or it left.
     pub(super) fn linger(&mut self, patience: Duration) -> Result<()> {
+        match self.answer(patience) {
+            // The test is over at both ends, and the other one was the first to leave.
+            Err(error) if matches!(error.downcast_ref(), Some(WireError::Closed { .. })) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn answer(&mut self, patience: Duration) -> Result<()> {
         let enough = if self.layers.report().is_some() { QUIET_WITH_FAULTS } else { QUIET };
         let begun = Instant::now();
         let mut quiet = Patience::new(enough, begun);
@@ -179,6 +188,15 @@ impl Port {
     /// Whoever has `gid`.
     pub(super) fn peer(&mut self, gid: Gid, patience: Duration) -> Result<Station> {
         let address = gid.address();
+        ensure!(
+            gid != Gid::default(),
+            "the peer has no GID: start it with one, such as that of index 1: -g 1 for ibv_rc_pingpong, \
+             -x 1 for perftest"
+        );
+        ensure!(
+            !self.wire.gids().all().contains(&gid),
+            "the peer says that it is at {address}, which is this end: give each end an --address of its own"
+        );
         let begun = Instant::now();
         while begun.elapsed() < patience {
             let now = self.now();
