@@ -9,5 +9,6 @@ check "the port has the GID of its address" await 600 gid
 # The name of the port depends on which device of its kind was found first.
 verbs serve rxe0 /dev/vport*p1 &
 pid=$!
-check "the oracle comes to its end" ask oracle
+check "the oracle comes to its end, and no frame is damaged that it did not damage" ask oracle
+check "every other ICRC is right and no frame malformed" ask judge
 check "the program of the guest ends with it" wait $pid

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use vdk_descriptors::roce::{EthernetAddress, PathMtu, Psn};
 use vdk_firmware_stubs::roce::Station;
-use vdk_firmware_stubs::roce::wire::faults::{FaultCounts, FaultLog};
+use vdk_firmware_stubs::roce::wire::faults::{FaultCounts, FaultLog, WireFault};
 use vdk_firmware_stubs::roce::wire::{FaultyWire, StreamWire, Tap, Wire, WireFaults};
 
 use super::adapter::Adapter;
 use super::datagrams::DATAGRAM_ROWS;
 use super::hostile::{HOSTILE, attack};
-use super::ours::Ours;
+use super::ours::{Ours, Struck};
 use super::refusals;
 use super::rows::{Meeting, ROWS};
 use super::rxe::Rxe;
@@ -35,6 +35,9 @@ pub const HOST: Station = Station {
     ethernet: EthernetAddress([0x52, 0x54, 0, 0, 0, 2]),
     address: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
 };
+
+/// The file in the folder of the run that has every frame of the wire.
+pub const CAPTURE: &str = "wire.pcap";
 
 /// What goes wrong on the way to rxe, and on the way back. With no plan at all frames are not
 /// counted; the rate of the first one holds nothing back.
@@ -61,15 +64,16 @@ const LAST_FRAMES: Duration = Duration::from_secs(3);
 
 /// Runs everything against the guest whose wire is the socket `wire.sock` in `folder`, and
 /// whose verbs program is behind `verbs.sock`. Tells each result: whether it passed, and what.
+/// Gives the frames in [`CAPTURE`] that were damaged on purpose.
 ///
 /// # Errors
 ///
 /// The guest does not answer, or the deadline is over.
-pub fn judge(folder: &Path, deadline: Instant, tell: &mut dyn FnMut(bool, &str)) -> Result<()> {
+pub fn judge(folder: &Path, deadline: Instant, tell: &mut dyn FnMut(bool, &str)) -> Result<Vec<Struck>> {
     let in_time = || ensure_in_time(deadline);
     let mut rxe = Rxe::connect(&folder.join("verbs.sock"), GUEST)?;
     let wire = StreamWire::connect_unix(&folder.join("wire.sock"))?;
-    let capture = BufWriter::new(File::create(folder.join("wire.pcap"))?);
+    let capture = BufWriter::new(File::create(folder.join(CAPTURE))?);
     let wire: Box<dyn Wire> = Box::new(Tap::new(wire, capture)?);
     let mut ours = start(wire, WireFaults::NONE, 0)?;
     for row in ROWS.iter().chain(DATAGRAM_ROWS) {
@@ -106,18 +110,22 @@ pub fn judge(folder: &Path, deadline: Instant, tell: &mut dyn FnMut(bool, &str))
             Err(error) => tell(false, &format!("rxe: {}: {error:#}", row.name)),
         }
     }
+    let mut struck = ours.struck().to_vec();
     let mut wire = ours.stop()?.into_wire();
     for (seed, text) in (1..).zip(FAULTS) {
         in_time()?;
         let plan: WireFaults = text.parse()?;
-        let (answer, same) = run(wire, plan, seed, &mut rxe)?;
+        let (answer, same) = run(wire, plan, seed, &mut rxe, &mut struck)?;
         wire = same;
         match answer {
             Ok(()) => tell(true, &format!("with {text} all messages arrive both ways, and rxe counts them")),
             Err(error) => tell(false, &format!("messages both ways with {text}: {error:#}")),
         }
     }
-    rxe.end()
+    rxe.end()?;
+    // The file is whole when the tap is gone.
+    drop(wire);
+    Ok(struck)
 }
 
 fn ensure_in_time(deadline: Instant) -> Result<()> {
@@ -137,12 +145,14 @@ const fn called(meeting: Meeting) -> &'static str {
     }
 }
 
-/// Messages both ways over a wire with these faults, and what rxe counted. Gives the wire back.
+/// Messages both ways over a wire with these faults, and what rxe counted. Gives the wire back,
+/// and adds the frames that it damaged on the way to rxe.
 fn run(
     wire: Box<dyn Wire>,
     faults: WireFaults,
     seed: u64,
     rxe: &mut Rxe,
+    struck: &mut Vec<Struck>,
 ) -> Result<(Result<()>, Box<dyn Wire>)> {
     let before = rxe.counters()?;
     let wire = FaultyWire::new(wire, faults, faults, seed);
@@ -191,7 +201,11 @@ fn run(
     for end in ended_here {
         end.end(&mut ours)?;
     }
-    Ok((answer, ours.stop()?.into_wire()))
+    let wire = ours.stop()?.into_wire();
+    let log = sent.lock().unwrap_or_else(PoisonError::into_inner);
+    let damaged = log.entries().iter().filter(|entry| entry.fault == WireFault::Corrupt);
+    struck.extend(damaged.map(Struck::from));
+    Ok((answer, wire))
 }
 
 fn counts(log: &Mutex<FaultLog>) -> FaultCounts {

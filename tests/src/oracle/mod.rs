@@ -16,8 +16,8 @@ mod trial;
 use vdk_descriptors::roce::Syndrome;
 
 pub use adapter::{Adapter, Connection, Done, Pair, Region, Send};
-pub use judge::{GUEST, HOST, judge};
-pub use ours::{EndpointWire, Ours, Passed};
+pub use judge::{CAPTURE, GUEST, HOST, judge};
+pub use ours::{EndpointWire, Ours, Passed, Struck};
 pub use rxe::Rxe;
 pub use trial::{Seen, carry_out};
 

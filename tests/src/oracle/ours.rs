@@ -9,7 +9,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use vdk_descriptors::roce::{AckTimeout, Frame, MAX_FRAME, NakCode, PathMtu, Qpn, RnrTimer, Syndrome};
+use vdk_descriptors::roce::{
+    AckTimeout, Frame, MAX_FRAME, NakCode, PathMtu, Qpn, RnrTimer, Syndrome, Unverified,
+};
+use vdk_firmware_stubs::roce::wire::faults::FaultEntry;
 use vdk_firmware_stubs::roce::wire::{FaultyWire, Port, Wire};
 use vdk_firmware_stubs::roce::{
     Attributes, Completion, CompletionQueueId, Counters, Destination, Endpoint, EndpointError, Path, Payload,
@@ -32,6 +35,8 @@ pub struct Ours {
     domain: ProtectionDomain,
     pairs: Vec<(Qpn, CompletionQueueId, CompletionQueueId)>,
     regions: Vec<u32>,
+    /// The injected frames that are damaged.
+    struck: Vec<Struck>,
 }
 
 /// A RoCE frame that went over the wire.
@@ -49,6 +54,24 @@ impl Passed {
     pub fn syndrome(&self) -> Option<Syndrome> {
         let frame = Frame::parse(&self.bytes).ok()?;
         frame.headers.extension.acknowledge().map(|aeth| aeth.syndrome)
+    }
+}
+
+/// A frame that was damaged on purpose: what is in it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Struck {
+    /// The name of its opcode.
+    pub opcode: String,
+    /// Whom it was for.
+    pub queue_pair: u32,
+    /// Its number in the transport.
+    pub psn: u32,
+}
+
+impl From<&FaultEntry> for Struck {
+    fn from(entry: &FaultEntry) -> Self {
+        let FaultEntry { opcode, destination, psn, .. } = entry;
+        Self { opcode: opcode.name().to_owned(), queue_pair: destination.value(), psn: psn.value() }
     }
 }
 
@@ -97,6 +120,7 @@ impl Ours {
             domain,
             pairs: Vec::new(),
             regions: Vec::new(),
+            struck: Vec::new(),
         })
     }
 
@@ -118,7 +142,23 @@ impl Ours {
 
     /// Sends frames of the test's own making.
     pub fn inject(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) {
+        let frames: Vec<Vec<u8>> = frames.into_iter().collect();
+        let damaged = frames.iter().filter_map(|bytes| Unverified::parse(bytes).ok());
+        self.struck.extend(damaged.filter(|unverified| !unverified.is_intact()).map(|unverified| {
+            let bth = &unverified.frame().headers.bth;
+            Struck {
+                opcode: bth.opcode.name().to_owned(),
+                queue_pair: bth.destination.value(),
+                psn: bth.psn.value(),
+            }
+        }));
         self.act(|shared| shared.outgoing.extend(frames));
+    }
+
+    /// The injected frames that are damaged.
+    #[must_use]
+    pub fn struck(&self) -> &[Struck] {
+        &self.struck
     }
 
     /// How many NAKs of a gap came in since the start.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
+use super::captures::Captures;
 use super::initramfs::Initramfs;
 use super::monitor::Monitor;
 use super::peer::{Link, Peers};
@@ -161,6 +162,7 @@ pub fn run(scene: &Scene, provision: &Provision, folder: &Path) -> Result<Outcom
         output: connection.try_clone()?,
         folder,
         peers: Peers::new(&provision.binaries, folder, link),
+        captures: Captures::new(&provision.binaries, folder),
         outcome: Outcome::default(),
         last,
         deadline,
@@ -242,6 +244,7 @@ struct Conversation<'a> {
     output: UnixStream,
     folder: &'a Path,
     peers: Peers<'a>,
+    captures: Captures<'a>,
     outcome: Outcome,
     /// When the last verdict was told.
     last: Instant,
@@ -331,8 +334,9 @@ impl Conversation<'_> {
             }
             "oracle" => {
                 let (folder, deadline) = (self.folder, self.deadline);
-                oracle::judge(folder, deadline, &mut |passed, sentence| self.verdict(passed, sentence))?;
-                Ok(String::new())
+                let struck =
+                    oracle::judge(folder, deadline, &mut |passed, sentence| self.verdict(passed, sentence))?;
+                self.captures.keep_but(oracle::CAPTURE, &struck)
             }
             "start" => self.peers.start(object).map(|()| String::new()),
             "listening" => self.peers.listening().map(|port| port.to_string()),
@@ -340,8 +344,11 @@ impl Conversation<'_> {
                 let seconds = object.parse().context("its argument is no number of seconds")?;
                 self.peers.wait(Duration::from_secs(seconds))
             }
-            "captured" => self.peers.captured(),
-            "judge" => self.peers.judge(),
+            "captured" => {
+                let damaged = object.parse().context("it needs the number of frames damaged on purpose")?;
+                self.captures.keep("peer.pcap", damaged)
+            }
+            "judge" => self.captures.judge(),
             "memory" | "sum" => {
                 let mut numbers = object.split(' ').map(str::parse);
                 let (Some(Ok(offset)), Some(Ok(length))) = (numbers.next(), numbers.next()) else {

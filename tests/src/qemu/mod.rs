@@ -7,6 +7,7 @@
 //! something fails. On the second it tells results, one a line, and asks for what only the
 //! host can do: see [`crate::guest`].
 
+mod captures;
 mod initramfs;
 mod jobs;
 mod machine;

@@ -1,16 +1,12 @@
 //! A process of the host at the other end of the guest's wire.
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
-
-use crate::sources;
 
 use super::machine::{Ended, until};
 
@@ -59,12 +55,6 @@ pub(super) struct Peers<'a> {
     running: Option<Ended>,
 }
 
-/// The addresses of the guest.
-const GUEST: [&str; 2] = ["10.0.0.1", "fd00::1"];
-/// The file with all that was captured.
-const CAPTURES: &str = "all.pcap";
-/// How many bytes stand before the first frame of a capture.
-const PCAP_HEADER: usize = 24;
 /// How long a program may take to listen.
 const LISTENS: Duration = Duration::from_secs(20);
 
@@ -136,52 +126,6 @@ impl<'a> Peers<'a> {
         }
     }
 
-    /// Reads what the program captured in `peer.pcap` with `vdk wire`: how many frames there
-    /// are, how many have a wrong ICRC, and how many sound ones came from the guest, to which
-    /// `10.0.0.1` and `fd00::1` belong. Keeps it for [`judge`](Self::judge).
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read.
-    pub(super) fn captured(&mut self) -> Result<String> {
-        let capture = self.folder.join("peer.pcap");
-        let output = self.vdk_wire(&capture, &["--json"])?;
-        let report: Value = serde_json::from_slice(&output.stdout)
-            .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
-        let (frames, bad) = (&report["frames"], &report["bad_icrc"]);
-        let pairs = report["by_queue_pair"].as_array().map_or(&[][..], Vec::as_slice);
-        let of_guest =
-            pairs.iter().filter(|pair| GUEST.contains(&pair["source"].as_str().unwrap_or_default()));
-        let from_guest: u64 = of_guest.filter_map(|pair| pair["frames"].as_u64()).sum();
-        let bytes = fs::read(&capture)?;
-        let all = self.folder.join(CAPTURES);
-        // The header of the file is there once.
-        let from = if all.exists() { PCAP_HEADER } else { 0 };
-        let mut file = File::options().create(true).append(true).open(&all)?;
-        file.write_all(bytes.get(from..).unwrap_or_default())?;
-        fs::remove_file(&capture)?;
-        Ok(format!("{frames} {bad} {from_guest}"))
-    }
-
-    /// Lets `vdk wire` verify every ICRC of all that was captured, and tshark look for what is
-    /// malformed.
-    ///
-    /// # Errors
-    ///
-    /// What they object to.
-    pub(super) fn judge(&mut self) -> Result<String> {
-        let all = self.folder.join(CAPTURES);
-        let output = self.vdk_wire(&all, &[])?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        let last = text.lines().next_back().unwrap_or_default();
-        ensure!(output.status.success(), "vdk wire: {} {last} {errors}", output.status);
-        let output = Command::new(sources::root().join("tests/roce/malformed")).arg(&all).output()?;
-        let said = String::from_utf8_lossy(&output.stdout).replace('\n', "; ");
-        ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-        Ok(text.lines().rfind(|line| line.contains(" frames")).unwrap_or(last).to_owned())
-    }
-
     /// The checksum of a part of the file `peer.memory`.
     ///
     /// # Errors
@@ -210,11 +154,6 @@ impl<'a> Peers<'a> {
         let bytes = fs::read(self.folder.join("peer.memory"))?;
         let part = bytes.get(offset..).and_then(|bytes| bytes.get(..length));
         Ok(part.context("the memory is shorter")?.to_vec())
-    }
-
-    fn vdk_wire(&self, capture: &Path, more: &[&str]) -> Result<Output> {
-        let mut command = Command::new(self.binaries.join("vdk"));
-        Ok(command.arg("wire").arg(capture).args(more).output()?)
     }
 
     fn has_ended(&mut self) -> bool {

@@ -49,6 +49,7 @@ struct Counts {
     delayed: u64,
     corrupted: u64,
     overrun: u64,
+    damaged: u64,
 }
 
 impl Layers {
@@ -111,8 +112,9 @@ impl Write for Capture {
 
 impl From<FaultCounts> for Counts {
     fn from(counts: FaultCounts) -> Self {
-        let FaultCounts { frames, dropped, duplicated, reordered, delayed, corrupted, overrun } = counts;
-        Self { frames, dropped, duplicated, reordered, delayed, corrupted, overrun }
+        let FaultCounts { frames, dropped, duplicated, reordered, delayed, corrupted, overrun, damaged } =
+            counts;
+        Self { frames, dropped, duplicated, reordered, delayed, corrupted, overrun, damaged }
     }
 }
 
@@ -125,11 +127,11 @@ impl fmt::Display for FaultReport {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { frames, dropped, duplicated, reordered, delayed, corrupted, overrun } = self;
+        let Self { frames, dropped, duplicated, reordered, delayed, corrupted, overrun, damaged } = self;
         write!(
             f,
             "{frames} frames: {dropped} dropped, {duplicated} duplicated, {reordered} reordered, \
-             {delayed} delayed, {corrupted} corrupted, {overrun} overrun"
+             {delayed} delayed, {corrupted} corrupted, {overrun} overrun; {damaged} passed damaged"
         )
     }
 }

@@ -51,6 +51,8 @@ pub struct FaultCounts {
     pub corrupted: u64,
     /// [`WireFault::Overrun`].
     pub overrun: u64,
+    /// Frames that passed with a changed bit; one that passed twice counts twice.
+    pub damaged: u64,
 }
 
 /// What was done one way: all counts, and the first [`ENTRIES`](Self::ENTRIES) faults.

@@ -236,6 +236,8 @@ impl Injector {
         for _ in 0..=usize::from(fate.duplicate) {
             if !self.held.keep(copy, due, wait) {
                 log.add(self.seen, WireFault::Overrun, frame);
+            } else if fate.corrupt.is_some() {
+                log.counts.damaged += 1;
             }
         }
         drop(log);

@@ -140,6 +140,22 @@ fn a_rate_spreads_frames_and_loses_what_waits_too_long() {
 }
 
 #[test]
+fn damaged_frames_are_counted_as_often_as_they_pass() {
+    let (mut wire, mut other) = faulty("corrupt=30%,duplicate=50%,drop=20%", 1);
+    let mut damaged = 0;
+    let mut buffer = [0; 200];
+    for psn in 0..500 {
+        wire.send(after(0), &frame(psn)).unwrap();
+        while let Some(length) = other.receive(after(0), &mut buffer).unwrap() {
+            damaged += u64::from(Frame::parse(&buffer[..length]).is_err());
+        }
+    }
+    let counts = wire.sent().lock().unwrap().counts;
+    assert_eq!(counts.damaged, damaged);
+    assert!(counts.corrupted < damaged && damaged < 2 * counts.corrupted, "{counts:?}");
+}
+
+#[test]
 fn what_comes_in_goes_wrong_too_and_what_is_not_roce_never() {
     let (one, mut other) = pair(1 << 20).unwrap();
     let mut wire = FaultyWire::new(one, WireFaults::NONE, "drop=100%".parse().unwrap(), 7);
