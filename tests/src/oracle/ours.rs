@@ -242,28 +242,15 @@ fn carry(
                 return Ok(port.into_wire());
             }
             for frame in std::mem::take(&mut shared.outgoing) {
-                shared.note(true, &frame);
+                let Shared { passed, sequence_naks, .. } = &mut *shared;
+                note(passed, sequence_naks, true, &frame);
                 port.send(now(), &frame)?;
             }
             // A turn is bounded, so that who waits for the endpoint gets it.
-            let mut moved = 0;
-            while moved < TURN
-                && let Some(length) = port.receive(now(), &mut buffer)?
-            {
-                let bytes = buffer.get(..length).unwrap_or_default();
-                shared.note(false, bytes);
-                shared.endpoint.receive(now(), bytes);
-                moved += 1;
-            }
-            shared.endpoint.tick(now());
-            while moved < 2 * TURN
-                && let Some(length) = shared.endpoint.transmit(now(), &mut buffer)
-            {
-                let bytes = buffer.get(..length).unwrap_or_default();
-                shared.note(true, bytes);
-                port.send(now(), bytes)?;
-                moved += 1;
-            }
+            let Shared { endpoint, passed, sequence_naks, .. } = &mut *shared;
+            let moved = port.carry(endpoint, now, &mut buffer, TURN, |sent, bytes| {
+                note(passed, sequence_naks, sent, bytes);
+            })?;
             let deadlines = [shared.endpoint.deadline(), port.deadline()];
             (deadlines.into_iter().flatten().min(), moved >= TURN)
         };
@@ -277,17 +264,15 @@ fn carry(
     }
 }
 
-impl Shared {
-    /// Keeps a RoCE frame.
-    fn note(&mut self, sent: bool, bytes: &[u8]) {
-        let Ok(frame) = Frame::parse(bytes) else { return };
-        let syndrome = frame.headers.extension.acknowledge().map(|aeth| aeth.syndrome);
-        if !sent && syndrome == Some(Syndrome::nak(NakCode::PsnSequenceError)) {
-            self.sequence_naks += 1;
-        }
-        if self.passed.len() < MOST_PASSED {
-            self.passed.push(Passed { sent, bytes: bytes.to_vec() });
-        }
+/// Keeps a RoCE frame, and counts the NAKs of a gap that came in.
+fn note(passed: &mut Vec<Passed>, sequence_naks: &mut u64, sent: bool, bytes: &[u8]) {
+    let Ok(frame) = Frame::parse(bytes) else { return };
+    let syndrome = frame.headers.extension.acknowledge().map(|aeth| aeth.syndrome);
+    if !sent && syndrome == Some(Syndrome::nak(NakCode::PsnSequenceError)) {
+        *sequence_naks += 1;
+    }
+    if passed.len() < MOST_PASSED {
+        passed.push(Passed { sent, bytes: bytes.to_vec() });
     }
 }
 

@@ -154,24 +154,10 @@ impl Port {
         if self.stop.is_set() {
             return Err(Interrupted("the queue pair was closed").into());
         }
-        let mut moved = false;
-        for _ in 0..BURST {
-            let now = self.now();
-            let Some(length) = self.wire.receive(now, &mut self.buffer)? else { break };
-            moved = true;
-            self.endpoint.receive(now, self.buffer.get(..length).unwrap_or_default());
-        }
-        let now = self.now();
-        self.endpoint.tick(now);
-        for _ in 0..BURST {
-            if !self.wire.is_ready() {
-                break;
-            }
-            let Some(length) = self.endpoint.transmit(now, &mut self.buffer) else { break };
-            moved = true;
-            self.wire.send(now, self.buffer.get(..length).unwrap_or_default())?;
-        }
-        Ok(moved)
+        let start = self.start;
+        let now = || Time::ZERO.after(start.elapsed());
+        let moved = self.wire.carry(&mut self.endpoint, now, &mut self.buffer, BURST, |_, _| ())?;
+        Ok(moved > 0)
     }
 
     /// Sleeps until a frame may have come, a timer expires, or `most` is over.

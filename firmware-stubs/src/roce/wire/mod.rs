@@ -10,6 +10,7 @@
 //! Ethernet does, and whatever comes out of one was made by somebody else.
 
 mod address;
+mod carry;
 mod datagram;
 pub mod faults;
 pub mod pair;
