@@ -175,12 +175,13 @@ fn one_line(path: &Path) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a TCP port of this machine is listened at, as `/proc/net/tcp` has it.
+/// Whether a TCP port of this machine is listened at, by IPv4 or by IPv6, as `/proc/net` has it.
 fn listens(port: u16) -> bool {
     /// TCP_LISTEN.
     const LISTEN: &str = "0A";
-    let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    table.lines().skip(1).any(|line| {
+    let table = |name| fs::read_to_string(name).unwrap_or_default();
+    let tables = [table("/proc/net/tcp"), table("/proc/net/tcp6")];
+    tables.iter().flat_map(|table| table.lines().skip(1)).any(|line| {
         let mut fields = line.split_whitespace().skip(1);
         let local = fields.next().and_then(|local| local.split_once(':'));
         let is_port = local.is_some_and(|(_, number)| u16::from_str_radix(number, 16) == Ok(port));
@@ -190,10 +191,14 @@ fn listens(port: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
 
     #[test]
     fn a_port_that_is_listened_at_is_seen() {
+        let wide = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
+        assert!(listens(wide.local_addr().unwrap().port()));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         assert!(listens(port));
