@@ -46,7 +46,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { REGIONS = 256, PAIRS = 256, HANDLES = 64, WORDS = 64, LINE = 1 << 17 };
+enum { REGIONS = 1024, PAIRS = 1024, HANDLES = 64, WORDS = 64, LINE = 1 << 17 };
 
 struct region {
 	struct ibv_mr *mr;

@@ -5,6 +5,7 @@
 
 mod adapter;
 pub mod datagrams;
+mod faulty;
 pub mod hostile;
 mod judge;
 mod ours;
@@ -16,7 +17,7 @@ mod trial;
 use vdk_descriptors::roce::Syndrome;
 
 pub use adapter::{Adapter, Connection, Done, Pair, Region, Send};
-pub use judge::{CAPTURE, GUEST, HOST, judge};
+pub use judge::{CAPTURE, GUEST, GUEST_SIX, HOST, HOST_SIX, judge};
 pub use ours::{EndpointWire, Ours, Passed, Struck};
 pub use rxe::Rxe;
 pub use trial::{Seen, carry_out};
@@ -31,7 +32,8 @@ pub fn refusals(passed: &[Passed], sent: bool) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use vdk_descriptors::roce::{PathMtu, Psn};
-    use vdk_firmware_stubs::roce::wire::{FaultyWire, Wire, WireFaults, pair};
+    use vdk_firmware_stubs::roce::Station;
+    use vdk_firmware_stubs::roce::wire::{FaultyWire, PairWire, Wire, WireFaults, pair};
 
     use super::datagrams::DATAGRAM_ROWS;
     use super::hostile::{HOSTILE, attack};
@@ -42,21 +44,26 @@ mod tests {
     /// Two endpoints of ours, whose wire goes wrong in this way.
     fn both(faults: WireFaults) -> (Ours, Ours) {
         let (one, other) = pair(1 << 20).unwrap();
-        let start = |wire, station| {
-            let wire: Box<dyn Wire> = Box::new(wire);
-            Ours::start(FaultyWire::new(wire, faults, faults, 1), station).unwrap()
-        };
-        (start(one, HOST), start(other, GUEST))
+        (start(one, faults, HOST), start(other, faults, GUEST))
+    }
+
+    fn start(wire: PairWire, faults: WireFaults, station: Station) -> Ours {
+        let wire: Box<dyn Wire> = Box::new(wire);
+        Ours::start(FaultyWire::new(wire, faults, faults, 1), station).unwrap()
     }
 
     #[test]
     fn ours_against_ours_does_what_the_standard_says() {
-        let (mut requester, mut responder) = both(WireFaults::NONE);
-        for row in ROWS.iter().chain(DATAGRAM_ROWS) {
-            let expected = row.expected(Meeting::OursToOurs);
-            let mut seen = carry_out(row, &mut requester, &mut responder, expected).unwrap();
-            seen.wire = refusals(&requester.passed(), false);
-            assert!(seen.is(expected), "{:02} {}: {seen}", row.number, row.name);
+        for (here, there) in [(HOST, GUEST), (HOST_SIX, GUEST_SIX)] {
+            let (one, other) = pair(1 << 20).unwrap();
+            let none = WireFaults::NONE;
+            let (mut requester, mut responder) = (start(one, none, here), start(other, none, there));
+            for row in ROWS.iter().chain(DATAGRAM_ROWS) {
+                let expected = row.expected(Meeting::OursToOurs);
+                let mut seen = carry_out(row, &mut requester, &mut responder, expected).unwrap();
+                seen.wire = refusals(&requester.passed(), false);
+                assert!(seen.is(expected), "{:02} {} at {}: {seen}", row.number, row.name, here.address);
+            }
         }
     }
 

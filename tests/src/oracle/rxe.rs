@@ -51,11 +51,21 @@ impl Rxe {
         stream.set_read_timeout(Some(PATIENCE))?;
         let input = BufReader::new(stream.try_clone()?);
         let mut rxe = Self { input, output: stream, station, gid_index: 0, handles: BTreeMap::new() };
+        rxe.move_to(station)?;
+        Ok(rxe)
+    }
+
+    /// Speaks from another address of the same port from now on; it must have a GID.
+    ///
+    /// # Errors
+    ///
+    /// The port has no such address, or the program does not answer.
+    pub fn move_to(&mut self, station: Station) -> Result<()> {
         let wanted = gid_digits(station.address);
         for index in 0..8 {
-            if rxe.ask(&format!("gid {index}"), Duration::ZERO)?.first() == Some(&wanted) {
-                rxe.gid_index = index;
-                return Ok(rxe);
+            if self.ask(&format!("gid {index}"), Duration::ZERO)?.first() == Some(&wanted) {
+                (self.station, self.gid_index) = (station, index);
+                return Ok(());
             }
         }
         bail!("the guest's port has no GID of {}", station.address)

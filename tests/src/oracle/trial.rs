@@ -10,7 +10,7 @@ use vdk_firmware_stubs::roce::{
     Operation, QueueSizes, Remote, Rights, ScatterGatherEntry, Service, Side, State, Status,
 };
 
-use super::adapter::{Adapter, Connection, Pair, Region, Send};
+use super::adapter::{Adapter, Connection, Done, Pair, Region, Send};
 use super::rows::{Key, Outcome, Party, Row, Settings, Step, Verb};
 
 /// The first PSNs: of the requester, and of the responder.
@@ -23,6 +23,8 @@ const Q_KEY: u32 = 0x1111_1111;
 const RECEIVES: u32 = 4096;
 /// How long what must come is waited for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// How many completions are looked for beyond those that are expected.
+const MORE: usize = 16;
 /// How long what must not come is waited for.
 const QUIET: Duration = Duration::from_millis(60);
 
@@ -209,14 +211,23 @@ pub fn carry_out(
         }
     }
 
-    let sends = statuses(requester, asking.pair, Side::Send, expected.requester.len())?;
-    let receives = statuses(responder, answering.pair, Side::Receive, expected.responder_receives.len())?;
-    let own_receives = statuses(requester, asking.pair, Side::Receive, expected.requester_receives.len())?;
+    let (send, receive) = (Side::Send, Side::Receive);
+    let mut sends = requester.poll(asking.pair, send, expected.requester.len(), PATIENCE)?;
+    let mut receives =
+        responder.poll(answering.pair, receive, expected.responder_receives.len(), PATIENCE)?;
+    let mut own_receives =
+        requester.poll(asking.pair, receive, expected.requester_receives.len(), PATIENCE)?;
+    // What must not come would come now.
+    thread::sleep(QUIET);
+    sends.extend(requester.poll(asking.pair, send, MORE, Duration::ZERO)?);
+    receives.extend(responder.poll(answering.pair, receive, MORE, Duration::ZERO)?);
+    own_receives.extend(requester.poll(asking.pair, receive, MORE, Duration::ZERO)?);
+    let statuses = |done: Vec<Done>| done.into_iter().map(|done| done.status).collect();
     let seen = Seen {
         refused,
-        requester: sends,
-        requester_receives: own_receives,
-        responder_receives: receives,
+        requester: statuses(sends),
+        requester_receives: statuses(own_receives),
+        responder_receives: statuses(receives),
         states: (
             settled(requester, asking.pair, expected.states.0)?,
             settled(responder, answering.pair, expected.states.1)?,
@@ -248,6 +259,6 @@ pub(super) fn statuses(
     expected: usize,
 ) -> Result<Vec<Option<Status>>> {
     let mut done = adapter.poll(pair, side, expected, PATIENCE)?;
-    done.extend(adapter.poll(pair, side, 16, QUIET)?);
+    done.extend(adapter.poll(pair, side, MORE, QUIET)?);
     Ok(done.into_iter().map(|done| done.status).collect())
 }

@@ -1,0 +1,140 @@
+//! Messages between our endpoint and rxe, both ways, over a wire that goes wrong; and whether
+//! what rxe counted fits what was done to the frames.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use vdk_descriptors::roce::{PathMtu, Psn};
+use vdk_firmware_stubs::roce::Station;
+use vdk_firmware_stubs::roce::wire::faults::{FaultLog, WireFault};
+use vdk_firmware_stubs::roce::wire::{FaultyWire, Wire, WireFaults};
+
+use super::ours::{Ours, Struck};
+use super::rxe::Rxe;
+use super::traffic::{Counted, Run, carry_messages};
+use super::trial::End;
+
+/// What goes wrong on the way to rxe, and on the way back. With no plan at all frames are not
+/// counted; the rate of the first one holds nothing back.
+pub(super) const FAULTS: &[&str] = &[
+    "rate=1000000000",
+    "drop=1%",
+    "drop=10%",
+    "duplicate=1%",
+    "duplicate=10%",
+    "reorder=1%",
+    "reorder=10%",
+    "corrupt=1%",
+    "corrupt=10%",
+];
+
+/// First PSNs whose messages pass 2^24 and 2^23.
+const WRAPS: [(u32, u32); 2] = [(0xff_fff0, 0x7f_fff0), (0x7f_fff8, 0xff_ffff)];
+
+/// The code of the time for an answer: 0.27 s, since a guest may be slow.
+const TIMEOUT: u8 = 16;
+
+/// How long frames may be under way when all messages have arrived.
+const LAST_FRAMES: Duration = Duration::from_secs(3);
+
+/// Our endpoint and rxe, with a wire between them that goes wrong.
+pub(super) struct Faulty<'a> {
+    ours: Ours,
+    rxe: &'a mut Rxe,
+    faults: WireFaults,
+    seed: u64,
+    /// What rxe had counted before.
+    before: BTreeMap<String, u64>,
+    to_rxe: Arc<Mutex<FaultLog>>,
+    from_rxe: Arc<Mutex<FaultLog>>,
+}
+
+impl<'a> Faulty<'a> {
+    /// Starts our endpoint at `station`, with faults on its wire.
+    ///
+    /// # Errors
+    ///
+    /// The guest does not answer, or the system has no threads left.
+    pub(super) fn start(
+        wire: Box<dyn Wire>,
+        station: Station,
+        faults: WireFaults,
+        seed: u64,
+        rxe: &'a mut Rxe,
+    ) -> Result<Self> {
+        let before = rxe.counters()?;
+        let wire = FaultyWire::new(wire, faults, faults, seed);
+        let (to_rxe, from_rxe) = (wire.sent(), wire.received());
+        let ours = Ours::start(wire, station)?;
+        Ok(Self { ours, rxe, faults, seed, before, to_rxe, from_rxe })
+    }
+
+    /// Ends our endpoint and gives the wire back, and which frames were damaged on it on the way
+    /// to rxe.
+    ///
+    /// # Errors
+    ///
+    /// Why the wire broke.
+    pub(super) fn stop(self) -> Result<(Box<dyn Wire>, Vec<Struck>)> {
+        let wire = self.ours.stop()?.into_wire();
+        let log = self.to_rxe.lock().unwrap_or_else(PoisonError::into_inner);
+        let damaged = log.entries().iter().filter(|entry| entry.fault == WireFault::Corrupt);
+        Ok((wire, damaged.map(Struck::from).collect()))
+    }
+
+    /// Messages on reliable connections: all of them arrive.
+    ///
+    /// # Errors
+    ///
+    /// What did not, or what rxe counted otherwise.
+    pub(super) fn reliable(&mut self) -> Result<()> {
+        let mut ended = Vec::new();
+        let carried: Result<()> = WRAPS.into_iter().try_for_each(|psns| {
+            for mtu in [PathMtu::Mtu1024, PathMtu::Mtu4096] {
+                self.carry(psns, mtu, &mut ended)
+                    .with_context(|| format!("first PSNs {psns:#x?}, {mtu:?}"))?;
+            }
+            Ok(())
+        });
+        let answer = carried.and_then(|()| self.counted());
+        for (here, there) in ended {
+            here.end(&mut self.ours)?;
+            there.end(self.rxe)?;
+        }
+        answer
+    }
+
+    fn carry(&mut self, psns: (u32, u32), mtu: PathMtu, ended: &mut Vec<(End, End)>) -> Result<()> {
+        // An acknowledgement that comes late, between two responses of a READ, makes rxe 6.12
+        // complete the READ at once, with a warning of the kernel.
+        let reads = self.faults.reorder == WireFaults::NONE.reorder;
+        let psns = (Psn::new(psns.0), Psn::new(psns.1));
+        let ask = Run { psns, mtu, reads: true, timeout: TIMEOUT, seed: self.seed };
+        let (here, there) = carry_messages(&mut self.ours, self.rxe, &ask).context("ours to rxe")?;
+        ended.push((here, there));
+        let answer = Run { reads, ..ask };
+        let (there, here) = carry_messages(self.rxe, &mut self.ours, &answer).context("rxe to ours")?;
+        ended.push((here, there));
+        Ok(())
+    }
+
+    /// Waits until rxe has counted every frame.
+    fn counted(&mut self) -> Result<()> {
+        let end = Instant::now() + LAST_FRAMES;
+        loop {
+            let counted = Counted::between(&self.before, &self.rxe.counters()?);
+            let counts = |log: &Mutex<FaultLog>| log.lock().unwrap_or_else(PoisonError::into_inner).counts;
+            let (to_rxe, from_rxe) = (counts(&self.to_rxe), counts(&self.from_rxe));
+            match counted.fit(&to_rxe, &from_rxe, self.ours.sequence_naks()) {
+                Err(_) if Instant::now() < end => thread::sleep(Duration::from_millis(50)),
+                other => {
+                    return other
+                        .with_context(|| format!("{counted:?}, to rxe {to_rxe:?}, from rxe {from_rxe:?}"));
+                }
+            }
+        }
+    }
+}
