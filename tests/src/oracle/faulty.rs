@@ -6,16 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use vdk_descriptors::roce::{PathMtu, Psn};
 use vdk_firmware_stubs::roce::Station;
-use vdk_firmware_stubs::roce::wire::faults::{FaultLog, WireFault};
+use vdk_firmware_stubs::roce::wire::faults::{FaultEntry, FaultLog, WireFault};
 use vdk_firmware_stubs::roce::wire::{FaultyWire, Wire, WireFaults};
 
 use super::ours::{Ours, Struck};
 use super::rxe::Rxe;
 use super::traffic::{Counted, Run, carry_messages};
-use super::trial::End;
+use super::trial::{End, PSNS};
+use super::unreliable::{self, Flow, Tally};
 
 /// What goes wrong on the way to rxe, and on the way back. With no plan at all frames are not
 /// counted; the rate of the first one holds nothing back.
@@ -39,6 +40,9 @@ const TIMEOUT: u8 = 16;
 
 /// How long frames may be under way when all messages have arrived.
 const LAST_FRAMES: Duration = Duration::from_secs(3);
+
+/// How long a message may be under way when all frames have arrived.
+const LAST_MESSAGES: Duration = Duration::from_millis(80);
 
 /// Our endpoint and rxe, with a wire between them that goes wrong.
 pub(super) struct Faulty<'a> {
@@ -80,8 +84,8 @@ impl<'a> Faulty<'a> {
     /// Why the wire broke.
     pub(super) fn stop(self) -> Result<(Box<dyn Wire>, Vec<Struck>)> {
         let wire = self.ours.stop()?.into_wire();
-        let log = self.to_rxe.lock().unwrap_or_else(PoisonError::into_inner);
-        let damaged = log.entries().iter().filter(|entry| entry.fault == WireFault::Corrupt);
+        let faults = entries(&self.to_rxe);
+        let damaged = faults.iter().filter(|entry| entry.fault == WireFault::Corrupt);
         Ok((wire, damaged.map(Struck::from).collect()))
     }
 
@@ -99,7 +103,10 @@ impl<'a> Faulty<'a> {
             }
             Ok(())
         });
-        let answer = carried.and_then(|()| self.counted());
+        let again = ended.iter().try_fold(0, |again, (here, _): &(End, End)| {
+            Ok::<u64, anyhow::Error>(again + self.ours.counters(here.pair)?.sent_again)
+        })?;
+        let answer = carried.and_then(|()| self.counted(again));
         for (here, there) in ended {
             here.end(&mut self.ours)?;
             there.end(self.rxe)?;
@@ -121,14 +128,50 @@ impl<'a> Faulty<'a> {
         Ok(())
     }
 
-    /// Waits until rxe has counted every frame.
-    fn counted(&mut self) -> Result<()> {
+    /// Messages on services that promise nothing: what arrives is right.
+    ///
+    /// # Errors
+    ///
+    /// What is not, or what rxe counted otherwise.
+    pub(super) fn unreliable(&mut self) -> Result<Tally> {
+        let (own, other) = PSNS;
+        let asked = unreliable::begin(&mut self.ours, self.rxe, (own, other), self.seed)?;
+        let answered = unreliable::begin(self.rxe, &mut self.ours, (other, own), self.seed + 1)?;
+        let answer = self.arrived(&asked, &answered);
+        for flow in asked {
+            flow.end(&mut self.ours, self.rxe)?;
+        }
+        for flow in answered {
+            flow.end(self.rxe, &mut self.ours)?;
+        }
+        answer
+    }
+
+    fn arrived(&mut self, asked: &[Flow], answered: &[Flow]) -> Result<Tally> {
+        asked.iter().try_for_each(|flow| flow.sent(&mut self.ours)).context("ours to rxe")?;
+        answered.iter().try_for_each(|flow| flow.sent(self.rxe)).context("rxe to ours")?;
+        self.counted(0)?;
+        let mut tally = Tally::default();
+        let faults = entries(&self.to_rxe);
+        for flow in asked {
+            tally.add(flow.arrived(self.rxe, true, &faults, LAST_MESSAGES).context("ours to rxe")?);
+        }
+        let faults = entries(&self.from_rxe);
+        for flow in answered {
+            tally.add(flow.arrived(&mut self.ours, false, &faults, LAST_MESSAGES).context("rxe to ours")?);
+        }
+        ensure!(tally.arrived > 0, "nothing arrived at all");
+        Ok(tally)
+    }
+
+    /// Waits until rxe has counted every frame, of which so many were requests sent again.
+    fn counted(&mut self, again: u64) -> Result<()> {
         let end = Instant::now() + LAST_FRAMES;
         loop {
             let counted = Counted::between(&self.before, &self.rxe.counters()?);
             let counts = |log: &Mutex<FaultLog>| log.lock().unwrap_or_else(PoisonError::into_inner).counts;
             let (to_rxe, from_rxe) = (counts(&self.to_rxe), counts(&self.from_rxe));
-            match counted.fit(&to_rxe, &from_rxe, self.ours.sequence_naks()) {
+            match counted.fit(&to_rxe, &from_rxe, self.ours.sequence_naks(), again) {
                 Err(_) if Instant::now() < end => thread::sleep(Duration::from_millis(50)),
                 other => {
                     return other
@@ -137,4 +180,8 @@ impl<'a> Faulty<'a> {
             }
         }
     }
+}
+
+fn entries(log: &Mutex<FaultLog>) -> Vec<FaultEntry> {
+    log.lock().unwrap_or_else(PoisonError::into_inner).entries().to_vec()
 }

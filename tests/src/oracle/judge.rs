@@ -20,6 +20,7 @@ use super::refusals;
 use super::rows::{Meeting, ROWS, Row};
 use super::rxe::Rxe;
 use super::trial::carry_out;
+use super::unreliable::Tally;
 
 /// The port of the guest.
 pub const GUEST: Station = Station {
@@ -147,14 +148,32 @@ impl Judge<'_> {
             let seed: u64 = seed;
             let (guest, host) = if seed.is_multiple_of(2) { (GUEST_SIX, HOST_SIX) } else { (GUEST, HOST) };
             self.rxe.move_to(guest)?;
-            ensure_in_time(self.deadline)?;
-            let mut faulty = Faulty::start(wire, host, text.parse()?, seed, self.rxe)?;
-            let answer = faulty.reliable();
-            let (same, damaged) = faulty.stop()?;
-            wire = same;
-            struck.extend(damaged);
-            let name = format!("with {text} all messages arrive both ways, and rxe counts them");
-            self.conclude(&name, answer);
+            for reliable in [true, false] {
+                ensure_in_time(self.deadline)?;
+                let mut faulty = Faulty::start(wire, host, text.parse()?, seed, self.rxe)?;
+                let answer =
+                    if reliable { faulty.reliable().map(|()| None) } else { faulty.unreliable().map(Some) };
+                let (same, damaged) = faulty.stop()?;
+                wire = same;
+                struck.extend(damaged);
+                let (name, answer) = match answer {
+                    Ok(Some(Tally { arrived, lost })) => (
+                        format!(
+                            "with {text} {arrived} unreliable messages arrive right both ways, {lost} are lost"
+                        ),
+                        Ok(()),
+                    ),
+                    answer => {
+                        let kind = if reliable {
+                            "all messages arrive both ways, and rxe counts them"
+                        } else {
+                            "unreliable messages"
+                        };
+                        (format!("with {text} {kind}"), answer.map(|_| ()))
+                    }
+                };
+                self.conclude(&name, answer);
+            }
         }
         Ok(wire)
     }

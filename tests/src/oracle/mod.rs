@@ -13,6 +13,7 @@ pub mod rows;
 mod rxe;
 mod traffic;
 mod trial;
+mod unreliable;
 
 use vdk_descriptors::roce::Syndrome;
 
@@ -31,8 +32,11 @@ pub fn refusals(passed: &[Passed], sent: bool) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use vdk_descriptors::roce::{PathMtu, Psn};
     use vdk_firmware_stubs::roce::Station;
+    use vdk_firmware_stubs::roce::wire::faults::FaultLog;
     use vdk_firmware_stubs::roce::wire::{FaultyWire, PairWire, Wire, WireFaults, pair};
 
     use super::datagrams::DATAGRAM_ROWS;
@@ -78,6 +82,48 @@ mod tests {
             }
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn what_arrives_of_unreliable_messages_is_whole() {
+        let (mut lost, mut arrived) = (0, 0);
+        for faults in ["rate=1000000000", "drop=10%", "duplicate=10%", "reorder=10%", "corrupt=10%"] {
+            let (one, other) = pair(1 << 20).unwrap();
+            let wire: Box<dyn Wire> = Box::new(one);
+            let wire = FaultyWire::new(wire, faults.parse().unwrap(), WireFaults::NONE, 1);
+            let log = wire.sent();
+            let mut requester = Ours::start(wire, HOST).unwrap();
+            let mut responder = start(other, WireFaults::NONE, GUEST);
+            let psns = (Psn::new(0xff_fff0), Psn::new(7));
+            let flows = unreliable::begin(&mut requester, &mut responder, psns, 7).unwrap();
+            for flow in &flows {
+                flow.sent(&mut requester).unwrap();
+            }
+            // Damaged frames come to no queue pair.
+            let due = |log: &FaultLog| {
+                let counts = log.counts;
+                counts.frames + counts.duplicated - counts.dropped - counts.damaged
+            };
+            let begun = Instant::now();
+            loop {
+                let taken = flows.iter().map(|flow| responder.counters(flow.receiver()).unwrap());
+                let taken: u64 = taken.map(|counters| counters.frames_received).sum();
+                if taken == due(&log.lock().unwrap()) {
+                    break;
+                }
+                assert!(begun.elapsed() < Duration::from_secs(20), "{faults}: {taken} frames came");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let entries = log.lock().unwrap().entries().to_vec();
+            for flow in &flows {
+                let tally = flow
+                    .arrived(&mut responder, false, &entries, Duration::ZERO)
+                    .unwrap_or_else(|error| panic!("{faults}: {error:#}"));
+                lost += tally.lost;
+                arrived += tally.arrived;
+            }
+        }
+        assert!(lost > 0 && arrived > lost, "{arrived} arrived, {lost} were lost");
     }
 
     #[test]

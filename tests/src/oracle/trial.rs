@@ -18,7 +18,7 @@ pub(super) const PSNS: (Psn, Psn) = (Psn::new(0x20_0000), Psn::new(0x10_0000));
 /// How long the regions are, in bytes.
 const REGION: u32 = 64 << 10;
 /// The key of the queue, with datagrams.
-const Q_KEY: u32 = 0x1111_1111;
+pub(super) const Q_KEY: u32 = 0x1111_1111;
 /// Where the memory of receives begins in them.
 const RECEIVES: u32 = 4096;
 /// How long what must come is waited for.
@@ -94,7 +94,27 @@ impl End {
         length: u32,
         rights: Rights,
     ) -> Result<Self> {
-        let sizes = QueueSizes { sends: 16, receives: 16, entries: 2, inline: 64 };
+        Self::sized(
+            adapter,
+            service,
+            QueueSizes { sends: 16, receives: 16, entries: 2, inline: 64 },
+            length,
+            rights,
+        )
+    }
+
+    /// The same, with queues of these sizes.
+    ///
+    /// # Errors
+    ///
+    /// The adapter refuses, or does not answer.
+    pub(super) fn sized(
+        adapter: &mut dyn Adapter,
+        service: Service,
+        sizes: QueueSizes,
+        length: u32,
+        rights: Rights,
+    ) -> Result<Self> {
         Ok(Self { pair: adapter.create(service, sizes)?, region: adapter.register(length, rights)? })
     }
 
