@@ -14,7 +14,7 @@ use vdk_firmware_stubs::roce::wire::{FaultyWire, Wire, WireFaults};
 
 use super::ours::{Ours, Struck};
 use super::rxe::Rxe;
-use super::traffic::{Counted, Run, carry_messages};
+use super::traffic::{Chosen, Counted, Run, carry_messages};
 use super::trial::{End, PSNS};
 use super::unreliable::{self, Flow, Tally};
 
@@ -115,16 +115,22 @@ impl<'a> Faulty<'a> {
     }
 
     fn carry(&mut self, psns: (u32, u32), mtu: PathMtu, ended: &mut Vec<(End, End)>) -> Result<()> {
-        // An acknowledgement that comes late, between two responses of a READ, makes rxe 6.12
-        // complete the READ at once, with a warning of the kernel.
-        let reads = self.faults.reorder == WireFaults::NONE.reorder;
         let psns = (Psn::new(psns.0), Psn::new(psns.1));
-        let ask = Run { psns, mtu, reads: true, timeout: TIMEOUT, seed: self.seed };
+        let ask = Run { psns, mtu, chosen: Chosen::All, timeout: TIMEOUT, seed: self.seed };
         let (here, there) = carry_messages(&mut self.ours, self.rxe, &ask).context("ours to rxe")?;
         ended.push((here, there));
-        let answer = Run { reads, ..ask };
-        let (there, here) = carry_messages(self.rxe, &mut self.ours, &answer).context("rxe to ours")?;
-        ended.push((here, there));
+        // An acknowledgement that comes late, between two responses of a READ, makes rxe 6.12
+        // complete the READ at once, with a warning of the kernel. So none is near a READ where
+        // frames overtake each other.
+        let in_order = self.faults.reorder == WireFaults::NONE.reorder;
+        let answers: &[Chosen] =
+            if in_order { &[Chosen::All] } else { &[Chosen::WithoutReads, Chosen::ReadsAlone] };
+        for chosen in answers {
+            let run = Run { chosen: *chosen, ..ask };
+            let carried = carry_messages(self.rxe, &mut self.ours, &run);
+            let (there, here) = carried.with_context(|| format!("rxe to ours, {chosen:?}"))?;
+            ended.push((here, there));
+        }
         Ok(())
     }
 

@@ -42,7 +42,7 @@ mod tests {
     use super::datagrams::DATAGRAM_ROWS;
     use super::hostile::{HOSTILE, attack};
     use super::rows::{Meeting, ROWS};
-    use super::traffic::{Run, carry_messages};
+    use super::traffic::{Chosen, Run, carry_messages};
     use super::*;
 
     /// Two endpoints of ours, whose wire goes wrong in this way.
@@ -133,7 +133,7 @@ mod tests {
             let psns = (Psn::new(0xff_fff0), Psn::new(0x7f_fff0));
             // Eight times 134 ms for an answer: a busy machine may leave one of the two threads
             // aside for longer than eight short waits of the other.
-            let run = Run { psns, mtu: PathMtu::Mtu1024, reads: true, timeout: 15, seed: 7 };
+            let run = Run { psns, mtu: PathMtu::Mtu1024, chosen: Chosen::All, timeout: 15, seed: 7 };
             carry_messages(&mut requester, &mut responder, &run)
                 .unwrap_or_else(|error| panic!("{faults}: {error:#}"));
         }
