@@ -15,6 +15,7 @@ use super::adapter::Adapter;
 use super::datagrams::DATAGRAM_ROWS;
 use super::faulty::{FAULTS, Faulty};
 use super::hostile::{HOSTILE, attack};
+use super::old;
 use super::ours::{Ours, Struck};
 use super::refusals;
 use super::rows::{Meeting, ROWS, Row};
@@ -37,6 +38,15 @@ pub const HOST: Station = Station {
 /// The file in the folder of the run that has every frame of the wire.
 pub const CAPTURE: &str = "wire.pcap";
 
+/// How much of the oracle is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it, with rxe of Linux 6.12.
+    All,
+    /// The rows over IPv4, with rxe of Linux 6.1.
+    RowsOfOldRxe,
+}
+
 /// The same ports over IPv6.
 pub const GUEST_SIX: Station = Station { address: six(1), ..GUEST };
 /// Our port over IPv6.
@@ -54,14 +64,24 @@ const fn six(host: u16) -> IpAddr {
 /// # Errors
 ///
 /// The guest does not answer, or the deadline is over.
-pub fn judge(folder: &Path, deadline: Instant, tell: &mut dyn FnMut(bool, &str)) -> Result<Vec<Struck>> {
+pub fn judge(
+    folder: &Path,
+    extent: Extent,
+    deadline: Instant,
+    tell: &mut dyn FnMut(bool, &str),
+) -> Result<Vec<Struck>> {
     let mut rxe = Rxe::connect(&folder.join("verbs.sock"), GUEST)?;
     let wire = StreamWire::connect_unix(&folder.join("wire.sock"))?;
     let capture = BufWriter::new(File::create(folder.join(CAPTURE))?);
     let wire: Box<dyn Wire> = Box::new(Tap::new(wire, capture)?);
-    let mut judge = Judge { rxe: &mut rxe, deadline, tell };
+    let mut judge = Judge { rxe: &mut rxe, extent, deadline, tell };
     let mut ours = start(wire, HOST)?;
     judge.rows(&mut ours, [Meeting::OursToRxe, Meeting::RxeToOurs].into_iter().flat_map(each_row), "")?;
+    if extent == Extent::RowsOfOldRxe {
+        drop(ours.stop()?);
+        rxe.end()?;
+        return Ok(Vec::new());
+    }
     judge.hostile(&mut ours)?;
     let mut struck = ours.struck().to_vec();
     // Over IPv6 every row once: the two take turns as requester.
@@ -85,6 +105,7 @@ fn each_row(meeting: Meeting) -> impl Iterator<Item = (&'static Row, Meeting)> {
 /// Rxe, and whom results are told.
 struct Judge<'a> {
     rxe: &'a mut Rxe,
+    extent: Extent,
     deadline: Instant,
     tell: &'a mut dyn FnMut(bool, &str),
 }
@@ -117,7 +138,8 @@ impl Judge<'_> {
     }
 
     fn row(&mut self, ours: &mut Ours, row: &Row, meeting: Meeting) -> Result<()> {
-        let expected = row.expected(meeting);
+        let of_old = (self.extent == Extent::RowsOfOldRxe).then(|| old::departure(row, meeting)).flatten();
+        let expected = of_old.unwrap_or_else(|| row.expected(meeting));
         let asks = meeting == Meeting::OursToRxe;
         ours.passed();
         let (requester, responder): (&mut dyn Adapter, &mut dyn Adapter) =

@@ -8,6 +8,7 @@ pub mod datagrams;
 mod faulty;
 pub mod hostile;
 mod judge;
+mod old;
 mod ours;
 pub mod rows;
 mod rxe;
@@ -18,7 +19,7 @@ mod unreliable;
 use vdk_descriptors::roce::Syndrome;
 
 pub use adapter::{Adapter, Connection, Done, Pair, Region, Send};
-pub use judge::{CAPTURE, GUEST, GUEST_SIX, HOST, HOST_SIX, judge};
+pub use judge::{CAPTURE, Extent, GUEST, GUEST_SIX, HOST, HOST_SIX, judge};
 pub use ours::{EndpointWire, Ours, Passed, Struck};
 pub use rxe::Rxe;
 pub use trial::{Seen, carry_out};

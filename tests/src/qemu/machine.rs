@@ -334,8 +334,13 @@ impl Conversation<'_> {
             }
             "oracle" => {
                 let (folder, deadline) = (self.folder, self.deadline);
-                let struck =
-                    oracle::judge(folder, deadline, &mut |passed, sentence| self.verdict(passed, sentence))?;
+                let extent = match object {
+                    "all" => oracle::Extent::All,
+                    "rows" => oracle::Extent::RowsOfOldRxe,
+                    _ => bail!("there is no such part of the oracle"),
+                };
+                let mut tell = |passed: bool, sentence: &str| self.verdict(passed, sentence);
+                let struck = oracle::judge(folder, extent, deadline, &mut tell)?;
                 self.captures.keep_but(oracle::CAPTURE, &struck)
             }
             "start" => self.peers.start(object).map(|()| String::new()),

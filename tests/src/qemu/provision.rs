@@ -34,7 +34,7 @@ impl Provision {
         let (kernel, modules) = match scene.kernel {
             Kernel::Own => (script("kernel", &[])?, None),
             Kernel::Stock => {
-                let folder = script("stock-kernel", &[])?;
+                let folder = script("stock-kernel", scene.modules)?;
                 (folder.join("vmlinuz"), Some(folder.join("modules")))
             }
         };

@@ -11,6 +11,8 @@ pub struct Scene {
     pub shows: &'static str,
     /// What it boots.
     pub kernel: Kernel,
+    /// The modules that it loads, of [`Kernel::Stock`]; the other one has what it needs.
+    pub modules: &'static [&'static str],
     /// Words added to the kernel's command line.
     pub append: &'static str,
     /// Arguments of QEMU beside those of every guest. `{folder}` in one is the folder of the
@@ -77,6 +79,7 @@ impl Scene {
         name: "",
         shows: "",
         kernel: Kernel::Own,
+        modules: &["vfio-iommu-type1", "vfio-pci", "nvme", "ioatdma", "nls_cp437", "nls_ascii", "vfat"],
         append: "",
         machine: &[],
         drives: &[],

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::qemu::scene::Scene;
+use crate::qemu::scene::{Kernel, Scene};
 
 /// A port on the wire, `eth0` in the guest, with room for a path MTU of 4096, and a line to the
 /// program `verbs`. Its station is [`crate::oracle::GUEST`].
@@ -19,12 +19,33 @@ const MACHINE: &[&str] = &[
     "virtserialport,chardev=verbs,name=verbs",
 ];
 
-pub(super) const SCENES: &[Scene] = &[Scene {
-    name: "rxe-oracle",
-    shows: "32 faults and more between vdk and Linux's rxe, each of them as requester",
-    machine: MACHINE,
-    verbs: true,
-    script: include_str!("../../../qemu/scenes/rxe-oracle.sh"),
-    takes: Duration::from_secs(60),
-    ..Scene::EMPTY
-}];
+pub(super) const SCENES: &[Scene] = &[
+    Scene {
+        name: "rxe-oracle",
+        shows: "32 faults and more between vdk and Linux's rxe, each of them as requester",
+        machine: MACHINE,
+        verbs: true,
+        script: include_str!("../../../qemu/scenes/rxe-oracle.sh"),
+        takes: Duration::from_secs(60),
+        ..Scene::EMPTY
+    },
+    Scene {
+        name: "rxe-oracle-stock",
+        shows: "the same faults with the rxe of Debian's own 6.1 kernel",
+        kernel: Kernel::Stock,
+        modules: &[
+            "virtio_pci",
+            "virtio_net",
+            "virtio_console",
+            "crc32_generic",
+            "crc32c_generic",
+            "rdma_rxe",
+        ],
+        append: "oracle=rows",
+        machine: MACHINE,
+        verbs: true,
+        script: include_str!("../../../qemu/scenes/rxe-oracle.sh"),
+        takes: Duration::from_secs(40),
+        ..Scene::EMPTY
+    },
+];
