@@ -41,4 +41,23 @@ pingpong guest rc 8388608 4096 1 2
 pingpong host rc 8388608 4096 2 2
 pingpong guest uc 8388608 4096 2 2
 pingpong host uc 8388608 4096 1 2
+
+# The other kinds of wire, each with a port of its own.
+over() { # number wire
+    local number=$1 wire=$2 role words sentence program
+    ip link set eth$number up
+    ip addr add 10.0.1$number.1/24 dev eth$number
+    rdma link add rxe$number type rxe netdev eth$number || return 1
+    await 600 grep -q "ffff:0a00:" /sys/class/infiniband/rxe$number/ports/1/gids/1
+    words="pingpong --timeout 18 --patience 60 --address 10.0.1$number.9 --check --size 65536 -n 20"
+    words="$words --capture {folder}/peer.pcap"
+    program="ibv_rc_pingpong -d rxe$number -g 1 -c -s 65536 -n 20"
+    for role in guest host; do
+        sentence="ibv_rc_pingpong over ${wire%%:*}, the $role serves"
+        ${role}_serves "$sentence" "$words" $program && kept "$sentence" && ok "$sentence"
+    done
+}
+over 2 tcp:127.0.0.1:{tcp}
+over 3 udp:127.0.0.1:{udp-peer},127.0.0.1:{udp}
+over 4 unix-dgram:{wire}.vdk,{wire}.qemu
 check "every ICRC is right and no frame malformed" ask judge

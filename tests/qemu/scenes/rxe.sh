@@ -14,6 +14,8 @@ gid() { grep -q "$2" "/sys/class/infiniband/rxe0/ports/1/gids/$1"; }
 check "the port has the GID of its IPv4 address" await 600 gid 1 ffff:0a00:0001
 check "the port has the GID of its IPv6 address" await 600 gid 2 fd00:
 counter() { cat "/sys/class/infiniband/rxe0/ports/1/hw_counters/$1"; }
+# The wire that vdk is at.
+wire=unix:{wire}
 listens() { netstat -ltn | grep -q ":18515 "; }
 
 
@@ -25,7 +27,7 @@ guest_serves() { # sentence vdk-words program...
     timeout 100 "$@" >/tmp/guest.out 2>&1 </dev/null &
     pid=$!
     await 300 listens
-    ask "start vdk roce $words 127.0.0.1 --port {guest} --wire unix:{wire}" >/dev/null 2>&1
+    ask "start vdk roce $words 127.0.0.1 --port {guest} --wire $wire" >/dev/null 2>&1
     if ! host=$(ask "wait 80" 2>&1); then
         kill $pid
         failed "$sentence: vdk: $host"
@@ -40,7 +42,7 @@ guest_serves() { # sentence vdk-words program...
 host_serves() { # sentence vdk-words program...
     local sentence=$1 words=$2 port status=0
     shift 2
-    ask "start vdk roce $words --port {host} --wire unix:{wire}" >/dev/null 2>&1
+    ask "start vdk roce $words --port {host} --wire $wire" >/dev/null 2>&1
     port=$(ask listening 2>&1) || { failed "$sentence: vdk: $port"; return 1; }
     timeout 100 "$@" -p "$port" 10.0.2.2 >/tmp/guest.out 2>&1 </dev/null || status=$?
     host=$(ask "wait 80" 2>&1) || { failed "$sentence: vdk: $host"; return 1; }

@@ -1,7 +1,7 @@
 //! A process of the host at the other end of the guest's wire.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,12 +14,15 @@ use super::machine::{Ended, until};
 ///
 /// In the arguments of QEMU and of the programs `{wire}` is the unix socket of the wire, at
 /// which QEMU listens; `{guest}` the port of the host that leads to port 18515 of the guest;
-/// `{host}` the port of the host that a program may take.
+/// `{host}` the port of the host that a program may take; `{tcp}` the TCP port of a second wire;
+/// `{udp}` and `{udp-peer}` the UDP ports of a third, at QEMU and at the program.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
     wire: PathBuf,
     guest: u16,
     host: u16,
+    tcp: u16,
+    udp: (u16, u16),
 }
 
 impl Link {
@@ -30,11 +33,15 @@ impl Link {
     /// There are none.
     pub(super) fn new(folder: &Path) -> Result<Self> {
         let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-        let (guest, host) = (free()?, free()?);
+        let (guest, host, tcp) = (free()?, free()?, free()?);
+        let free = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+        let udp = (free()?, free()?);
         Ok(Self {
             wire: folder.join("wire.sock"),
             guest: guest.local_addr()?.port(),
             host: host.local_addr()?.port(),
+            tcp: tcp.local_addr()?.port(),
+            udp: (udp.0.local_addr()?.port(), udp.1.local_addr()?.port()),
         })
     }
 
@@ -44,6 +51,9 @@ impl Link {
             .replace("{wire}", &self.wire.to_string_lossy())
             .replace("{guest}", &self.guest.to_string())
             .replace("{host}", &self.host.to_string())
+            .replace("{tcp}", &self.tcp.to_string())
+            .replace("{udp}", &self.udp.0.to_string())
+            .replace("{udp-peer}", &self.udp.1.to_string())
     }
 }
 

@@ -10,10 +10,14 @@ use std::time::Duration;
 use rustix::net::{RecvFlags, recv};
 
 use super::super::time::Time;
-use super::{Wire, WireError, check_length, wait_for};
+use super::{MAX_FRAME, Wire, WireError, check_length, wait_for};
 
 /// How many datagrams that cannot be taken are looked at before the caller has its turn.
 const LOST_AT_ONCE: usize = 64;
+/// How long a frame waits for room at the other end before it is lost, and how often that is
+/// looked at.
+const LONGEST_HOLD: Duration = Duration::from_millis(100);
+const HELD_NAP: Duration = Duration::from_micros(200);
 
 /// A wire of datagrams.
 #[derive(Debug)]
@@ -21,6 +25,10 @@ pub struct DatagramWire {
     socket: Socket,
     name: String,
     lost: u64,
+    /// The frame for which the other end had no room, when there is one.
+    held: Vec<u8>,
+    /// Since when.
+    held_since: Option<Time>,
 }
 
 #[derive(Debug)]
@@ -46,7 +54,7 @@ impl DatagramWire {
             Ok(socket)
         };
         let socket = open().map_err(|source| system("open", &name, source))?;
-        Ok(Self { socket: Socket::Udp(socket), name, lost: 0 })
+        Ok(Self::of(Socket::Udp(socket), name))
     }
 
     /// Makes the unix socket `local` and speaks to the one at `remote`, which need not be there
@@ -76,29 +84,70 @@ impl DatagramWire {
             Ok((socket, peer))
         };
         let (socket, peer) = open().map_err(|source| system("open", &name, source))?;
-        Ok(Self { socket: Socket::Unix { socket, peer, own: local.to_owned() }, name, lost: 0 })
+        Ok(Self::of(Socket::Unix { socket, peer, own: local.to_owned() }, name))
     }
-}
 
-impl Wire for DatagramWire {
-    fn send(&mut self, _now: Time, frame: &[u8]) -> Result<(), WireError> {
-        check_length(frame)?;
+    fn of(socket: Socket, name: String) -> Self {
+        Self { socket, name, lost: 0, held: Vec::with_capacity(MAX_FRAME), held_since: None }
+    }
+
+    /// Sends a frame; false when there is no room for it now.
+    fn try_send(&mut self, frame: &[u8]) -> Result<bool, WireError> {
         let sent = match &self.socket {
             Socket::Udp(socket) => socket.send(frame),
             Socket::Unix { socket, peer, .. } => socket.send_to_addr(frame, peer),
         };
         match sent {
-            Ok(_) => Ok(()),
-            // No room, or nobody there yet: Ethernet would lose the frame too.
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            // Nobody there yet: Ethernet would lose the frame too.
             Err(error) if is_loss(&error) => {
                 self.lost += 1;
-                Ok(())
+                Ok(true)
             }
             Err(error) => Err(system("send to", &self.name, error)),
         }
     }
 
-    fn receive(&mut self, _now: Time, buffer: &mut [u8]) -> Result<Option<usize>, WireError> {
+    /// Sends what is held, when there is room for it or it waited for too long. Linux keeps ten
+    /// frames for a unix socket, which is not much.
+    fn send_held(&mut self, now: Time) -> Result<(), WireError> {
+        let Some(since) = self.held_since else { return Ok(()) };
+        let held = core::mem::take(&mut self.held);
+        let sent = self.try_send(&held);
+        self.held = held;
+        if now.since(since) >= LONGEST_HOLD && matches!(sent, Ok(false)) {
+            self.lost += 1;
+            self.held_since = None;
+        } else if sent? {
+            self.held_since = None;
+        }
+        Ok(())
+    }
+}
+
+impl Wire for DatagramWire {
+    fn send(&mut self, now: Time, frame: &[u8]) -> Result<(), WireError> {
+        check_length(frame)?;
+        self.send_held(now)?;
+        if self.held_since.is_some() {
+            // Whoever asked first would not have sent it.
+            self.lost += 1;
+        } else if !self.try_send(frame)? {
+            self.held.clear();
+            self.held.extend_from_slice(frame);
+            self.held_since = Some(now);
+        }
+        Ok(())
+    }
+
+    /// Not while a frame waits for room at the other end.
+    fn is_ready(&self) -> bool {
+        self.held_since.is_none()
+    }
+
+    fn receive(&mut self, now: Time, buffer: &mut [u8]) -> Result<Option<usize>, WireError> {
+        self.send_held(now)?;
         // Who sends what cannot be taken, without end, shall not keep the caller here.
         for _ in 0..LOST_AT_ONCE {
             // Told the whole length, one knows whether the datagram fitted.
@@ -122,6 +171,11 @@ impl Wire for DatagramWire {
         let socket = match &self.socket {
             Socket::Udp(socket) => socket.as_fd(),
             Socket::Unix { socket, .. } => socket.as_fd(),
+        };
+        // The socket does not tell when the other end has room again.
+        let timeout = match self.held_since {
+            Some(_) => Some(timeout.map_or(HELD_NAP, |timeout| timeout.min(HELD_NAP))),
+            None => timeout,
         };
         wait_for(socket, false, wake, timeout).map_err(|errno| system("wait for", &self.name, errno.into()))
     }

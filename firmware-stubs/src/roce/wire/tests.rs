@@ -73,6 +73,36 @@ fn a_frame_is_a_unix_datagram_and_a_socket_left_behind_is_replaced() {
 }
 
 #[test]
+fn a_unix_socket_that_is_full_holds_the_next_frame_back() {
+    let (left, right) = (folder().join("full-left"), folder().join("full-right"));
+    let mut one = DatagramWire::unix(&left, &right).unwrap();
+    let mut other = DatagramWire::unix(&right, &left).unwrap();
+    let mut buffer = vec![0; MAX_FRAME];
+    let (mut sent, mut received) = (0, 0);
+    while received < 200 {
+        while sent < 200 && one.is_ready() {
+            one.send(Time::ZERO, &[sent; 60]).unwrap();
+            sent += 1;
+        }
+        assert_eq!(receive(&mut other, &mut buffer), 60);
+        assert_eq!(buffer[0], received);
+        received += 1;
+        assert_eq!(one.receive(Time::ZERO, &mut buffer).unwrap(), None);
+    }
+    assert_eq!(one.lost(), 0);
+    // Who is not there to read for long loses it, as on an Ethernet.
+    while one.is_ready() {
+        one.send(Time::ZERO, &[1; 60]).unwrap();
+    }
+    let later = Time::ZERO.after(Duration::from_millis(99));
+    assert_eq!((one.receive(later, &mut buffer).unwrap(), one.is_ready(), one.lost()), (None, false, 0));
+    one.send(later, &[2; 60]).unwrap();
+    assert_eq!(one.lost(), 1, "one that did not ask");
+    let too_late = Time::ZERO.after(Duration::from_millis(100));
+    assert_eq!((one.receive(too_late, &mut buffer).unwrap(), one.is_ready(), one.lost()), (None, true, 2));
+}
+
+#[test]
 fn frames_in_a_stream_stand_behind_their_lengths() {
     let local = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut one = StreamWire::listen_tcp(local).unwrap();
