@@ -128,6 +128,10 @@ fn connect(host: &str, number: u16, patience: Duration, port: &mut Port) -> Resu
                 Ok(Ok(Ok(stream))) => return Ok(stream),
                 Ok(Ok(Err(why))) => break why,
                 Ok(Err(error)) => return Err(error).with_context(|| format!("cannot find host {host:?}")),
+                // A name may be looked up for as long as the system likes.
+                Err(mpsc::TryRecvError::Empty) if patience.is_over(Instant::now()) => {
+                    break "neither its address nor an answer came".to_owned();
+                }
                 Err(mpsc::TryRecvError::Empty) => port.rest(&mut patience, NAP)?,
                 Err(mpsc::TryRecvError::Disconnected) => break "the system has no threads left".to_owned(),
             }
