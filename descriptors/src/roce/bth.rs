@@ -73,15 +73,18 @@ impl Bth {
         Ok((header, (flags >> 4) & 3))
     }
 
-    /// The bytes of the header before a payload that needs `pad` pad bytes.
+    /// Writes the header before a payload that needs `pad` pad bytes.
     #[inline]
-    pub(super) fn bytes(&self, pad: u8) -> [u8; Self::LENGTH] {
+    pub(super) fn write(&self, place: &mut [u8; Self::LENGTH], pad: u8) {
         let flags = u8::from(self.solicited_event) << 7 | u8::from(self.migrated) << 6 | (pad & 3) << 4;
-        let congestion = u8::from(self.forward_congestion) << 7 | u8::from(self.backward_congestion) << 6;
-        let [key_high, key_low] = self.partition.0.to_be_bytes();
-        let [q0, q1, q2] = self.destination.to_be_bytes();
-        let [p0, p1, p2] = self.psn.to_be_bytes();
-        let acknowledge = u8::from(self.ack_request) << 7;
-        [self.opcode.value(), flags, key_high, key_low, congestion, q0, q1, q2, acknowledge, p0, p1, p2]
+        let congestion = u32::from(self.forward_congestion) << 31 | u32::from(self.backward_congestion) << 30;
+        let words = [
+            u32::from(self.opcode.value()) << 24 | u32::from(flags) << 16 | u32::from(self.partition.0),
+            congestion | self.destination.value(),
+            u32::from(self.ack_request) << 31 | self.psn.value(),
+        ];
+        for (place, word) in place.as_chunks_mut().0.iter_mut().zip(words) {
+            *place = word.to_be_bytes();
+        }
     }
 }

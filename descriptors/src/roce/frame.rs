@@ -3,6 +3,7 @@
 use super::bth::Bth;
 use super::error::{BuildError, FrameError};
 use super::extension::Extension;
+use super::flow::Flow;
 use super::icrc;
 use super::network::{Ethernet, Network};
 
@@ -32,7 +33,7 @@ pub struct Frame<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Unverified<'a> {
     frame: Frame<'a>,
-    /// From the IP header to the last pad byte.
+    /// From Ethernet's first byte to the last pad byte.
     covered: &'a [u8],
     carried: u32,
 }
@@ -93,7 +94,7 @@ impl<'a> Unverified<'a> {
         let Some(payload) = payload else {
             return Err(FrameError::Pad { pad, present: padded.len() });
         };
-        let covered = packet.get(..packet.len() - icrc::LENGTH).unwrap_or_default();
+        let covered = bytes.get(..ethernet.length() + length - icrc::LENGTH).unwrap_or_default();
         let frame = Frame { headers: Headers { ethernet, network, bth, extension }, payload };
         Ok(Self { frame, covered, carried: u32::from_le_bytes(*carried) })
     }
@@ -116,8 +117,9 @@ impl<'a> Unverified<'a> {
     #[inline]
     #[must_use]
     pub fn computed(&self) -> u32 {
+        let Headers { ethernet, network, .. } = &self.frame.headers;
         // A frame that was read has all its headers.
-        icrc::compute(self.frame.headers.network.encapsulation(), self.covered).unwrap_or(!self.carried)
+        icrc::of_frame(network.encapsulation(), self.covered, ethernet.length()).unwrap_or(!self.carried)
     }
 
     /// Whether the invariant CRC is right.
@@ -162,39 +164,7 @@ impl Headers {
     /// of the opcode. Nothing is written then.
     #[inline]
     pub fn build<'b>(&self, buffer: &'b mut [u8], payload: usize) -> Result<Unsealed<'b>, BuildError> {
-        let kind = self.bth.opcode.extension();
-        if self.extension.kind() != kind {
-            return Err(BuildError::Extension { opcode: self.bth.opcode });
-        }
-        // What IP counts is less than this and 64 bytes more, so no length below overflows.
-        if payload > MAX_PAYLOAD {
-            return Err(BuildError::PayloadTooLong(payload));
-        }
-        let needed = self.frame_length(payload);
-        let present = buffer.len();
-        let Some(frame) = buffer.get_mut(..needed) else {
-            return Err(BuildError::BufferTooShort { needed, present });
-        };
-        let padded = payload.next_multiple_of(4);
-        let following = Bth::LENGTH + kind.length() + padded + icrc::LENGTH;
-        let (Ok(following), Ok(pad)) = (u16::try_from(following), u8::try_from(padded - payload)) else {
-            return Err(BuildError::PayloadTooLong(payload));
-        };
-        let (ethernet, rest) = frame.split_at_mut(self.ethernet.length());
-        let (network, rest) = rest.split_at_mut(self.network.length());
-        let (bth, rest) = rest.split_at_mut(Bth::LENGTH);
-        self.ethernet.write(ethernet, &self.network);
-        self.network.write(network, following);
-        bth.copy_from_slice(&self.bth.bytes(pad));
-        if let Some(extension) = rest.get_mut(..kind.length()) {
-            self.extension.write(extension);
-        }
-        Ok(Unsealed {
-            encapsulation: self.network.encapsulation(),
-            network: self.ethernet.length(),
-            payload: self.length()..self.length() + payload,
-            frame,
-        })
+        Flow::new(&self.ethernet, &self.network).build(&self.bth, &self.extension, buffer, payload)
     }
 }
 
@@ -202,11 +172,11 @@ impl Headers {
 #[derive(Debug)]
 #[must_use = "the frame is complete only when it is sealed"]
 pub struct Unsealed<'b> {
-    frame: &'b mut [u8],
-    encapsulation: icrc::Encapsulation,
+    pub(super) frame: &'b mut [u8],
+    pub(super) encapsulation: icrc::Encapsulation,
     /// Where the IP header begins.
-    network: usize,
-    payload: core::ops::Range<usize>,
+    pub(super) network: usize,
+    pub(super) payload: core::ops::Range<usize>,
 }
 
 impl Unsealed<'_> {
@@ -221,17 +191,14 @@ impl Unsealed<'_> {
     pub fn seal(self) -> usize {
         let length = self.frame.len();
         if let Some((covered, crc)) = self.frame.split_last_chunk_mut::<{ icrc::LENGTH }>() {
-            if let Some(pad) = covered.get_mut(self.payload.end..) {
-                pad.fill(0);
+            // Three bytes at most, so not worth a call.
+            for byte in covered.iter_mut().skip(self.payload.end) {
+                *byte = 0;
             }
-            let packet = covered.get(self.network..).unwrap_or_default();
             // A frame whose headers were written has them all.
-            let computed = icrc::compute(self.encapsulation, packet).unwrap_or_default();
+            let computed = icrc::of_frame(self.encapsulation, covered, self.network).unwrap_or_default();
             *crc = computed.to_le_bytes();
         }
         length
     }
 }
-
-/// The longest payload: what IPv4 can count, less all headers and the invariant CRC.
-const MAX_PAYLOAD: usize = 0xffff - 20 - 8 - Bth::LENGTH - Extension::MAX_LENGTH - icrc::LENGTH - 3;

@@ -36,92 +36,185 @@ impl Encapsulation {
         }
     }
 
-    /// Sets the fields that may change to ones; `headers` has at least `length` bytes.
+    /// The masks of packets that begin `lead` words behind the start of a block.
     #[inline]
-    fn mask(self, headers: &mut [u8]) {
+    fn masks(self, lead: usize) -> Option<&'static Masks> {
+        static IPV4: [Masks; 4] = masks(&[1, 8, 10, 11, 26, 27, 32], 0);
+        static IPV6: [Masks; 4] = masks(&[1, 2, 3, 7, 46, 47, 52], 0x0f);
+        static GLOBAL_ROUTE: [Masks; 4] = masks(&[1, 2, 3, 7, 44], 0x0f);
         match self {
-            Self::Ipv4 => {
-                let Some(bytes) = headers.first_chunk_mut::<40>() else { return };
-                for field in [1, 8, 10, 11, 26, 27, 32] {
-                    bytes[field] = 0xff;
-                }
-            }
-            // The version stays, the traffic class begins in the lower half of its byte.
-            Self::Ipv6 => {
-                let Some(bytes) = headers.first_chunk_mut::<60>() else { return };
-                bytes[0] |= 0x0f;
-                for field in [1, 2, 3, 7, 46, 47, 52] {
-                    bytes[field] = 0xff;
-                }
-            }
-            Self::GlobalRoute => {
-                let Some(bytes) = headers.first_chunk_mut::<52>() else { return };
-                bytes[0] |= 0x0f;
-                for field in [1, 2, 3, 7, 44] {
-                    bytes[field] = 0xff;
-                }
-            }
+            Self::Ipv4 => IPV4.get(lead),
+            Self::Ipv6 => IPV6.get(lead),
+            Self::GlobalRoute => GLOBAL_ROUTE.get(lead),
         }
     }
 }
 
 /// The invariant CRC of `packet`, which begins with its IP or global route header and ends
 /// with its last pad byte. `None` when it ends before its base transport header does.
-///
-/// The payload is read where it stands. Only the first bytes, those with fields to mask, are
-/// copied; so are small packets as a whole.
-#[inline]
 #[must_use]
 pub fn compute(encapsulation: Encapsulation, packet: &[u8]) -> Option<u32> {
-    let headers = encapsulation.length();
-    if packet.len() < headers {
+    let (headers, rest) = packet.split_at_checked(encapsulation.length())?;
+    let mut masked = [[0; 16]; MASKED];
+    let masked = masked.as_flattened_mut().get_mut(..headers.len())?;
+    let ones = encapsulation.masks(0)?.ones.as_flattened();
+    for ((to, from), ones) in masked.iter_mut().zip(headers).zip(ones) {
+        *to = from | ones;
+    }
+    let mut hasher = START.first()?.clone();
+    hasher.update(masked);
+    hasher.update(rest);
+    Some(hasher.finalize())
+}
+
+/// The same for the packet in `frame` that begins at `start`, as Ethernet carries it.
+///
+/// The fast implementation wants multiples of 16 bytes. A packet is a multiple of four, and
+/// Ethernet's header stands before it: the last bytes of that are taken along, as zeros, and the
+/// register begins with what these zeros turn into the right one. Small packets are copied to
+/// mask them; of larger ones only the first blocks are, and the payload is read where it stands.
+#[inline]
+#[must_use]
+pub(super) fn of_frame(encapsulation: Encapsulation, frame: &[u8], start: usize) -> Option<u32> {
+    let packet = frame.get(start..)?;
+    if packet.len() < encapsulation.length() {
         return None;
     }
-    if packet.len() <= BLOCK {
-        Some(hash::<BLOCK>(encapsulation, packet, &[]))
-    } else if packet.len() <= SMALL {
-        Some(hash::<SMALL>(encapsulation, packet, &[]))
-    } else {
-        // What is left is a multiple of 16 bytes, which the fast implementation does at once.
-        let (head, rest) = packet.split_at_checked(headers + (packet.len() - headers) % 16)?;
-        Some(hash::<BLOCK>(encapsulation, head, rest))
-    }
-}
-
-/// Hashes `head`, which has at most `N` bytes, with its fields masked, and `rest`.
-///
-/// Leading zeros do not change a CRC whose register is zero, and the register may be added
-/// to the first bytes instead of being set. So `head` is moved to the end of a block of zeros of
-/// a length for which the implementation is fast.
-#[inline]
-fn hash<const N: usize>(encapsulation: Encapsulation, head: &[u8], rest: &[u8]) -> u32 {
-    let mut block = [0; N];
-    let length = if N == BLOCK { N } else { head.len().next_multiple_of(16) };
-    let mut hasher = START.clone();
-    if let Some(block) = block.get_mut(..length)
-        && let Some(place) = block.get_mut(length - head.len()..)
-    {
-        place.copy_from_slice(head);
-        encapsulation.mask(place);
-        if let Some(first) = place.first_chunk_mut() {
-            *first = (u32::from_le_bytes(*first) ^ AFTER_ONES).to_le_bytes();
+    let lead = packet.len().wrapping_neg() % 16;
+    let bytes = start.checked_sub(lead).and_then(|from| frame.get(from..));
+    let (Some(bytes), true) = (bytes, lead.is_multiple_of(4)) else {
+        return compute(encapsulation, packet);
+    };
+    let masks = encapsulation.masks(lead / 4)?;
+    let mut hasher = START.get(lead / 4)?.clone();
+    let (blocks, _) = bytes.as_chunks();
+    match blocks.len() {
+        3 => masks.hash::<3>(blocks, &mut hasher),
+        4 => masks.hash::<4>(blocks, &mut hasher),
+        5 => masks.hash::<5>(blocks, &mut hasher),
+        6 => masks.hash::<6>(blocks, &mut hasher),
+        7 => masks.hash::<7>(blocks, &mut hasher),
+        8 => masks.hash::<8>(blocks, &mut hasher),
+        _ => {
+            masks.hash::<MASKED>(blocks, &mut hasher);
+            hasher.update(blocks.get(MASKED..)?.as_flattened());
         }
-        hasher.update(block);
     }
-    if !rest.is_empty() {
-        hasher.update(rest);
-    }
-    hasher.finalize()
+    Some(hasher.finalize())
 }
 
-/// Up to this length a packet is copied as a whole.
-const SMALL: usize = 256;
-/// The shortest length that the implementation does with carry-less multiplication. The headers
-/// up to the base transport header and 15 bytes more are shorter.
-const BLOCK: usize = 128;
+/// What the fast implementation does at once.
+type Block = [u8; 16];
+
+/// What makes the first blocks of a packet those that are hashed.
+struct Masks {
+    /// Zeros for what stands before the packet in the first block.
+    kept: Block,
+    /// Ones for what may change on the way.
+    ones: [Block; SMALL],
+}
+
+impl Masks {
+    /// Hashes the first `N` of `blocks`, of which there are that many.
+    #[inline]
+    fn hash<const N: usize>(&self, blocks: &[Block], hasher: &mut Hasher) {
+        if let (Some(blocks), Some(ones)) = (blocks.first_chunk(), self.ones.first_chunk()) {
+            hasher.update(masked::<N>(blocks, ones, &self.kept).as_flattened());
+        }
+    }
+}
+
+/// `blocks` with `ones`, and of the first one only what is `kept`. As a function of its own it
+/// becomes a few instructions for each block.
+#[inline(never)]
+fn masked<const N: usize>(blocks: &[Block; N], ones: &[Block; N], kept: &Block) -> [Block; N] {
+    let mut masked = [[0; 16]; N];
+    for ((to, from), ones) in masked.iter_mut().zip(blocks).zip(ones) {
+        for ((to, from), ones) in to.iter_mut().zip(from).zip(ones) {
+            *to = from | ones;
+        }
+    }
+    if let Some(first) = masked.first_mut() {
+        for (byte, kept) in first.iter_mut().zip(kept) {
+            *byte &= kept;
+        }
+    }
+    masked
+}
+
+/// The masks for a lead of 0, 4, 8 and 12 bytes: `variant` are the bytes that may change, and
+/// `first` the bits of the first one.
+const fn masks(variant: &[usize], first: u8) -> [Masks; 4] {
+    const NONE: Masks = Masks { kept: [0xff; 16], ones: [[0; 16]; SMALL] };
+    let mut masks = [NONE; 4];
+    let mut words = 0;
+    while words < masks.len() {
+        let lead = 4 * words;
+        masks[words].ones[lead / 16][lead % 16] = first;
+        let mut index = 0;
+        while index < variant.len() {
+            let place = lead + variant[index];
+            masks[words].ones[place / 16][place % 16] = 0xff;
+            index += 1;
+        }
+        let mut index = 0;
+        while index < lead {
+            masks[words].kept[index] = 0;
+            index += 1;
+        }
+        words += 1;
+    }
+    masks
+}
+
+/// The register from which `count` bytes of zeros lead to `register`.
+const fn rewound(register: u32, count: usize) -> u32 {
+    let mut register = register;
+    let mut bit = 0;
+    while bit < 8 * count {
+        register = match register >> 31 {
+            0 => register << 1,
+            _ => (register ^ POLYNOMIAL) << 1 | 1,
+        };
+        bit += 1;
+    }
+    register
+}
+
+/// The blocks that hold all fields that may change, behind up to 12 bytes.
+const MASKED: usize = 5;
+/// Up to so many blocks a packet is copied as a whole.
+const SMALL: usize = 8;
+/// The polynomial of Ethernet, lowest power in the highest bit.
+const POLYNOMIAL: u32 = 0xedb8_8320;
 /// The register after eight bytes of ones.
 const AFTER_ONES: u32 = 0xdebb_20e3;
-/// What tells the implementation to begin with a register of zero.
-const ZERO_REGISTER: u32 = u32::MAX;
-/// The beginning of every CRC; what the processor can do is looked up once.
-static START: LazyLock<Hasher> = LazyLock::new(|| Hasher::new_with_initial(ZERO_REGISTER));
+/// The beginning of every CRC, by the number of words before the packet; what the processor
+/// can do is looked up once. The implementation inverts what it is given.
+static START: LazyLock<[Hasher; 4]> =
+    LazyLock::new(|| [0, 4, 8, 12].map(|lead| Hasher::new_with_initial(!rewound(AFTER_ONES, lead))));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_in_its_frame_has_the_crc_that_it_has_alone() {
+        let frame: Vec<u8> = (0..800u32).map(|index| ((index * index) >> 3).to_le_bytes()[0]).collect();
+        for encapsulation in [Encapsulation::Ipv4, Encapsulation::Ipv6, Encapsulation::GlobalRoute] {
+            // No header before it, and Ethernet's with no tag, one and two.
+            for start in [0, 3, 14, 18, 22] {
+                for length in 0..600 {
+                    let fast = of_frame(encapsulation, &frame[..start + length], start);
+                    assert_eq!(
+                        fast,
+                        compute(encapsulation, &frame[start..start + length]),
+                        "{start} {length}"
+                    );
+                    assert_eq!(fast.is_some(), length >= encapsulation.length());
+                }
+            }
+        }
+        assert_eq!(of_frame(Encapsulation::Ipv4, &frame[..60], 61), None);
+    }
+}

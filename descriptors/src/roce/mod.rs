@@ -7,7 +7,8 @@
 //! - [`Frame::parse`] reads a frame and verifies its invariant CRC; [`Unverified::parse`]
 //!   leaves that to the caller. Any bytes give a frame or a [`FrameError`].
 //! - [`Frame::build`] writes one into a buffer; [`Headers::build`] leaves the payload to be
-//!   filled in place. What was built parses to what it was built from.
+//!   filled in place. What was built parses to what it was built from. A [`Flow`] builds packets
+//!   that have all but the transport's headers in common.
 //! - [`neighbour`]: the questions for an Ethernet address, ARP and neighbour discovery.
 //! - [`Psn`], [`Msn`]: sequence numbers, which wrap and have no order.
 //! - [`PathMtu`], [`RnrTimer`], [`AckTimeout`], [`CreditCode`]: the tables behind the codes.
@@ -18,6 +19,7 @@
 mod bth;
 mod error;
 mod extension;
+mod flow;
 mod frame;
 mod gid;
 pub mod icrc;
@@ -33,6 +35,7 @@ mod tests;
 pub use bth::Bth;
 pub use error::{BuildError, Foreign, FrameError};
 pub use extension::{Aeth, AtomicAckEth, AtomicEth, Deth, Extension, ExtensionHeaders, Ieth, ImmDt, Reth};
+pub use flow::Flow;
 pub use frame::{Frame, Headers, Unsealed, Unverified};
 pub use gid::Gid;
 pub use limits::{AckTimeout, CreditCode, PathMtu, RnrTimer};

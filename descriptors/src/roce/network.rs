@@ -138,7 +138,25 @@ impl Network {
         }
     }
 
+    /// Whether packets with these headers go from where those with `other` go to, and to where
+    /// they come from.
+    #[inline]
+    #[must_use]
+    pub fn goes_back(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Ipv4(one, _), Self::Ipv4(other, _)) => {
+                one.source == other.destination && one.destination == other.source
+            }
+            (
+                Self::Ipv6(one, _) | Self::GlobalRoute(one),
+                Self::Ipv6(other, _) | Self::GlobalRoute(other),
+            ) => one.source == other.destination && one.destination == other.source,
+            _ => false,
+        }
+    }
+
     /// Differentiated services and congestion.
+    #[inline]
     #[must_use]
     pub const fn traffic_class(&self) -> u8 {
         match self {
@@ -235,10 +253,9 @@ impl Network {
         Ok((Self::Ipv4(header, read_udp(udp)?), length))
     }
 
-    /// Writes the headers to `place`, which has exactly their length, before `following` bytes
-    /// with the base transport header and the invariant CRC among them.
-    #[inline]
-    pub(super) fn write(&self, place: &mut [u8], following: u16) {
+    /// Writes the headers to `place`, which has exactly their length. Lengths and the checksum
+    /// of IPv4 are zero: they belong to a packet.
+    pub(super) fn write(&self, place: &mut [u8]) {
         match self {
             Self::Ipv4(header, udp) => {
                 let mut bytes = [0; 20];
@@ -247,31 +264,26 @@ impl Network {
                 view.set_header_len(20);
                 view.set_dscp(header.traffic_class >> 2);
                 view.set_ecn(header.traffic_class & 3);
-                view.set_total_len(following + 28);
                 view.set_ident(header.identification);
                 view.set_dont_frag(header.dont_fragment);
                 view.set_hop_limit(header.time_to_live);
                 view.set_next_header(IpProtocol::Udp);
                 view.set_src_addr(header.source);
                 view.set_dst_addr(header.destination);
-                view.set_checksum(0);
-                let checksum = !sum(&bytes);
-                Ipv4Packet::new_unchecked(&mut bytes[..]).set_checksum(checksum);
                 if let Some((front, rest)) = place.split_first_chunk_mut() {
                     *front = bytes;
-                    udp.write(rest, following);
+                    udp.write(rest);
                 }
             }
             Self::Ipv6(header, udp) => {
-                let bytes = header.bytes(IpProtocol::Udp, following + 8);
                 if let Some((front, rest)) = place.split_first_chunk_mut() {
-                    *front = bytes;
-                    udp.write(rest, following);
+                    *front = header.bytes(IpProtocol::Udp);
+                    udp.write(rest);
                 }
             }
             Self::GlobalRoute(header) => {
                 if let Some(front) = place.first_chunk_mut() {
-                    *front = header.bytes(NEXT_IS_BTH, following);
+                    *front = header.bytes(NEXT_IS_BTH);
                 }
             }
         }
@@ -339,13 +351,12 @@ impl Ethernet {
 
 impl Ipv6 {
     #[inline]
-    fn bytes(&self, next: IpProtocol, payload: u16) -> [u8; 40] {
+    fn bytes(&self, next: IpProtocol) -> [u8; 40] {
         let mut bytes = [0; 40];
         let mut view = Ipv6Packet::new_unchecked(&mut bytes[..]);
         view.set_version(6);
         view.set_traffic_class(self.traffic_class);
         view.set_flow_label(self.flow_label & 0xf_ffff);
-        view.set_payload_len(payload);
         view.set_next_header(next);
         view.set_hop_limit(self.hop_limit);
         view.set_src_addr(self.source);
@@ -356,11 +367,10 @@ impl Ipv6 {
 
 impl Udp {
     #[inline]
-    fn write(self, place: &mut [u8], following: u16) {
+    fn write(self, place: &mut [u8]) {
         let mut view = UdpPacket::new_unchecked(place);
         view.set_src_port(self.source_port);
         view.set_dst_port(UDP_PORT);
-        view.set_len(following + 8);
         view.set_checksum(self.checksum);
     }
 }

@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use vdk_descriptors::roce::{Bth, Ethernet, EthernetAddress, Extension, Headers, Network, Qpn};
+use vdk_descriptors::roce::{Bth, Ethernet, EthernetAddress, Extension, Flow, Headers, Network, Qpn};
 
 /// An address on the wire: of Ethernet and of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,13 +46,21 @@ impl Path {
         ethernet.tags = headers.ethernet.tags;
         Some(Self { ethernet, network })
     }
+
+    /// Its headers, to be copied into frames.
+    #[inline]
+    #[must_use]
+    pub(super) fn flow(&self) -> Flow {
+        Flow::new(&self.ethernet, &self.network)
+    }
 }
 
 /// Room for one frame.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
     bytes: &'a mut [u8],
-    path: &'a Path,
+    /// The way; none when each frame has its own.
+    flow: Option<&'a Flow>,
     destination: Qpn,
 }
 
@@ -61,20 +69,20 @@ pub(super) struct Room<'a> {
 pub(super) enum Unbuilt<E> {
     /// The payload could not be had.
     Payload(E),
-    /// The room is too small.
+    /// The room is too small, or there is no way.
     Room,
 }
 
 impl<'a> Room<'a> {
     #[inline]
-    pub(super) fn new(bytes: &'a mut [u8], path: &'a Path, destination: Qpn) -> Self {
-        Self { bytes, path, destination }
+    pub(super) fn new(bytes: &'a mut [u8], flow: Option<&'a Flow>, destination: Qpn) -> Self {
+        Self { bytes, flow, destination }
     }
 
     /// The same room for a frame that goes another way than the queue pair's.
     #[inline]
-    pub(super) fn redirect<'b>(&'b mut self, path: &'b Path, destination: Qpn) -> Room<'b> {
-        Room { bytes: self.bytes, path, destination }
+    pub(super) fn redirect<'b>(&'b mut self, flow: &'b Flow, destination: Qpn) -> Room<'b> {
+        Room { bytes: self.bytes, flow: Some(flow), destination }
     }
 
     /// Builds a frame with `length` bytes of payload, which `fill` writes. Its destination is
@@ -88,8 +96,8 @@ impl<'a> Room<'a> {
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<usize, Unbuilt<E>> {
         bth.destination = self.destination;
-        let headers = Headers { ethernet: self.path.ethernet, network: self.path.network, bth, extension };
-        let mut unsealed = headers.build(self.bytes, length).map_err(|_| Unbuilt::Room)?;
+        let flow = self.flow.ok_or(Unbuilt::Room)?;
+        let mut unsealed = flow.build(&bth, &extension, self.bytes, length).map_err(|_| Unbuilt::Room)?;
         if length != 0 {
             fill(unsealed.payload()).map_err(Unbuilt::Payload)?;
         }

@@ -2,11 +2,10 @@
 
 mod modify;
 
-use core::net::IpAddr;
 use core::time::Duration;
 
 use vdk_descriptors::roce::{
-    AckTimeout, Bth, Extension, Frame, Opcode, PKey, PathMtu, Psn, QKey, Qpn, RnrTimer, Transport,
+    AckTimeout, Bth, Extension, Flow, Frame, Opcode, PKey, PathMtu, Psn, QKey, Qpn, RnrTimer, Transport,
 };
 
 use super::completion::{Completion, Failure, Side, Status};
@@ -60,7 +59,8 @@ pub struct QueuePair {
     service: Service,
     port_mtu: PathMtu,
     state: State,
-    path: Option<Path>,
+    /// The way to the other side, and its headers.
+    way: Option<(Path, Flow)>,
     destination: Qpn,
     q_key: QKey,
     drained_event: bool,
@@ -112,7 +112,7 @@ impl QueuePair {
             service,
             port_mtu,
             state: State::Reset,
-            path: None,
+            way: None,
             destination: Qpn::default(),
             q_key: QKey(0),
             drained_event: false,
@@ -261,12 +261,7 @@ impl QueuePair {
             return true;
         }
         let network = &frame.headers.network;
-        self.path.is_some_and(|path| {
-            let ends = |source: IpAddr, destination: IpAddr| {
-                source == path.network.destination() && destination == path.network.source()
-            };
-            ends(network.source(), network.destination())
-        })
+        self.way.as_ref().is_some_and(|(path, _)| network.goes_back(&path.network))
     }
 
     /// Remembers to tell the sender of a frame that the path is congested.
@@ -301,8 +296,8 @@ impl QueuePair {
     /// send now. `bytes` must have room for a frame of the path MTU, or requests fail.
     #[inline]
     pub fn transmit(&mut self, now: Time, host: &mut impl Host, bytes: &mut [u8]) -> Option<usize> {
-        if let Some((path, sender)) = self.congestion.take() {
-            return self.notify(path, sender, bytes);
+        if self.congestion.is_some() {
+            return self.notify(bytes);
         }
         let may_respond = self.responder.has_response();
         let draining = self.state == State::SendQueueDrain;
@@ -310,13 +305,13 @@ impl QueuePair {
         if !may_respond && !may_request {
             return None;
         }
-        let path = match (&self.path, self.service) {
-            (Some(path), _) => path,
-            // A datagram has a path of its own.
-            (None, Service::Datagram) => &UNKNOWN_PATH,
-            (None, _) => return None,
+        let flow = match &self.way {
+            Some((_, flow)) => Some(flow),
+            // Each datagram has a way of its own.
+            None if self.service == Service::Datagram => None,
+            None => return None,
         };
-        let mut room = Room::new(bytes, path, self.destination);
+        let mut room = Room::new(bytes, flow, self.destination);
         self.turn = !self.turn;
         if may_request && !(may_respond && self.turn) {
             match self.requester.send(now, host, &mut room, &mut self.counters) {
@@ -343,10 +338,14 @@ impl QueuePair {
         length
     }
 
-    fn notify(&mut self, path: Path, sender: Qpn, bytes: &mut [u8]) -> Option<usize> {
+    /// Tells a sender of congestion.
+    #[cold]
+    fn notify(&mut self, bytes: &mut [u8]) -> Option<usize> {
+        let (path, sender) = self.congestion.take()?;
         let mut bth = Bth::new(Opcode::CONGESTION_NOTIFICATION, sender, Psn::new(0));
         bth.backward_congestion = true;
-        let mut room = Room::new(bytes, &path, sender);
+        let flow = path.flow();
+        let mut room = Room::new(bytes, Some(&flow), sender);
         let length = room.build::<()>(bth, Extension::Congestion, 0, |_| Ok(())).ok()?;
         self.counters.congestion_sent += 1;
         self.counters.frames_sent += 1;
@@ -410,15 +409,3 @@ impl QueuePair {
         sends.chain(receives).collect()
     }
 }
-
-/// Stands where each datagram has its own.
-const UNKNOWN_PATH: Path = {
-    use vdk_descriptors::roce::{Ethernet, EthernetAddress, Network};
-    let nobody = EthernetAddress([0; 6]);
-    let address = IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED);
-    match Network::new(address, address, 0) {
-        Some(network) => Path { ethernet: Ethernet::new(nobody, nobody), network },
-        // PANIC: evaluated by the compiler; both addresses are IPv4.
-        None => panic!("two IPv4 addresses make a path"),
-    }
-};

@@ -1,6 +1,7 @@
 //! The two work queues: slots, their pieces of memory, and nothing that a wire knows.
 
 use super::memory::{Memory, MemoryError, ProtectionDomain, Reach, Rights};
+use super::state::Service;
 use super::work::{
     Destination, Operation, Payload, PostError, ReceiveRequest, ScatterGatherEntry, SendRequest,
 };
@@ -42,7 +43,6 @@ pub(super) struct SendSlot {
     pub(super) fence: bool,
     entries: u32,
     inline: bool,
-    pub(super) destination: Option<Destination>,
 }
 
 impl SendSlot {
@@ -58,7 +58,6 @@ impl SendSlot {
         fence: false,
         entries: 0,
         inline: false,
-        destination: None,
     };
 
     /// The first PSN after it, as a count.
@@ -161,8 +160,10 @@ impl<T: Copy> Ring<T> {
 
     fn store(&mut self, slot: T, entries: &[ScatterGatherEntry]) {
         let (start, count) = self.span(self.tail, u32::try_from(entries.len()).unwrap_or(u32::MAX));
-        for (to, from) in self.entries.iter_mut().skip(start).take(count).zip(entries) {
-            *to = *from;
+        if let (Some(room), Some(entries)) =
+            (self.entries.get_mut(start..start + count), entries.get(..count))
+        {
+            room.copy_from_slice(entries);
         }
         *self.slot_mut(self.tail) = slot;
         self.tail += 1;
@@ -194,16 +195,24 @@ fn sum(entries: &[ScatterGatherEntry]) -> u64 {
 #[derive(Debug)]
 pub(super) struct SendQueue {
     pub(super) ring: Ring<SendSlot>,
+    /// Where each datagram goes, by its slot. None on a connection.
+    destinations: Box<[Option<Destination>]>,
     inline: Box<[u8]>,
     inline_most: u32,
 }
 
 impl SendQueue {
-    pub(super) fn new(sizes: QueueSizes) -> Self {
+    pub(super) fn new(service: Service, sizes: QueueSizes) -> Self {
         let ring = Ring::new(sizes.sends, sizes.entries, SendSlot::EMPTY);
         let width = usize::try_from(sizes.inline).unwrap_or(0);
         let bytes = ring.slots.len().saturating_mul(width);
-        Self { ring, inline: vec![0; bytes].into(), inline_most: sizes.inline }
+        let destinations = if service == Service::Datagram { ring.slots.len() } else { 0 };
+        Self {
+            ring,
+            destinations: vec![None; destinations].into(),
+            inline: vec![0; bytes].into(),
+            inline_most: sizes.inline,
+        }
     }
 
     /// Takes a request whose message has at most `most` bytes, cut at `mtu`.
@@ -233,8 +242,11 @@ impl SendQueue {
             fence: request.fence,
             entries: u32::try_from(entries.len()).unwrap_or(0),
             inline: matches!(request.payload, Payload::Inline(_)),
-            destination: request.destination.copied(),
         };
+        let place = self.ring.place(self.ring.tail);
+        if let Some(destination) = self.destinations.get_mut(place) {
+            *destination = request.destination.copied();
+        }
         if slot.inline {
             let start = self.inline_start(self.ring.tail);
             if let Some(room) = self.inline.get_mut(start..start + inline.len()) {
@@ -243,6 +255,12 @@ impl SendQueue {
         }
         self.ring.store(slot, entries);
         Ok(())
+    }
+
+    /// Where the datagram of a slot goes.
+    #[inline]
+    pub(super) fn destination(&self, slot: u64) -> Option<&Destination> {
+        self.destinations.get(self.ring.place(slot))?.as_ref()
     }
 
     fn inline_start(&self, slot: u64) -> usize {

@@ -120,7 +120,7 @@ impl Requester {
     pub(super) fn new(settings: RequesterSettings, sizes: QueueSizes) -> Self {
         let mut requester = Self {
             settings,
-            queue: SendQueue::new(sizes),
+            queue: SendQueue::new(settings.service, sizes),
             cursor: Cursor::default(),
             begun: 0,
             unacknowledged: 0,

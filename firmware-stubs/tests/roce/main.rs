@@ -12,6 +12,7 @@ mod lab;
 mod loss;
 mod model;
 mod oracle;
+mod paths;
 mod random;
 mod reliable;
 mod scripts;

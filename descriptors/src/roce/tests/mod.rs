@@ -1,5 +1,6 @@
 //! Frames of Linux, of hardware and of another implementation, read and rebuilt.
 
 mod captures;
+mod reference;
 mod round_trip;
 mod vectors;

@@ -11,7 +11,7 @@ fn station() -> impl Strategy<Value = EthernetAddress> {
     any::<[u8; 6]>().prop_map(EthernetAddress)
 }
 
-fn ethernet() -> impl Strategy<Value = Ethernet> {
+pub(super) fn ethernet() -> impl Strategy<Value = Ethernet> {
     let tag = || {
         (select(&[0x8100u16, 0x88a8, 0x9100][..]), any::<u16>())
             .prop_map(|(ethertype, control)| VlanTag { ethertype, control })
@@ -25,7 +25,7 @@ fn ethernet() -> impl Strategy<Value = Ethernet> {
     )
 }
 
-fn network() -> impl Strategy<Value = Network> {
+pub(super) fn network() -> impl Strategy<Value = Network> {
     let four = (any::<[u8; 4]>(), any::<[u8; 4]>(), any::<u8>(), any::<u16>(), any::<bool>(), any::<u8>())
         .prop_map(|(source, destination, traffic_class, identification, dont_fragment, time_to_live)| Ipv4 {
             source: Ipv4Addr::from(source),
@@ -55,7 +55,7 @@ fn network() -> impl Strategy<Value = Network> {
     ]
 }
 
-fn bth() -> impl Strategy<Value = Bth> {
+pub(super) fn bth() -> impl Strategy<Value = Bth> {
     (select(Opcode::ALL), any::<[bool; 5]>(), any::<u16>(), any::<u32>(), any::<u32>()).prop_map(
         |(opcode, flags, partition, destination, psn)| Bth {
             opcode,
@@ -71,7 +71,7 @@ fn bth() -> impl Strategy<Value = Bth> {
     )
 }
 
-fn extension(kind: ExtensionKind, words: [u64; 4]) -> Extension {
+pub(super) fn extension(kind: ExtensionKind, words: [u64; 4]) -> Extension {
     let [a, b, c, d] = words;
     let low = |word: u64| u32::from_le_bytes(word.to_le_bytes()[..4].try_into().unwrap());
     let reth = Reth { address: a, key: RemoteKey(low(b)), length: low(c) };

@@ -112,7 +112,7 @@ fn routers_may_change_what_the_invariant_crc_leaves_out_and_nothing_else() {
 }
 
 /// The definition, bit by bit: CRC-32 over ones and the masked packet.
-fn slow_crc(polynomial: u32, encapsulation: Encapsulation, packet: &[u8]) -> u32 {
+pub(super) fn slow_crc(polynomial: u32, encapsulation: Encapsulation, packet: &[u8]) -> u32 {
     let variant: &[usize] = match encapsulation {
         Encapsulation::Ipv4 => &[1, 8, 10, 11, 26, 27, 32],
         Encapsulation::Ipv6 => &[1, 2, 3, 7, 46, 47, 52],

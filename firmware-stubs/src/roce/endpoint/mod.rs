@@ -255,10 +255,13 @@ impl Endpoint {
     #[inline]
     pub fn receive(&mut self, now: Time, bytes: &[u8]) {
         // Looked at where it is: a frame is large, and moving it costs more than reading it.
-        let unverified = Unverified::parse(bytes).ok().filter(Unverified::is_intact);
-        let Some(frame) = unverified.as_ref().map(Unverified::frame) else {
-            self.frames.unreadable += 1;
-            return;
+        let parsed = Unverified::parse(bytes);
+        let frame = match &parsed {
+            Ok(unverified) if unverified.is_intact() => unverified.frame(),
+            _ => {
+                self.frames.unreadable += 1;
+                return;
+            }
         };
         let to = frame.headers.network.destination();
         if !self.stations.iter().any(|station| station.address == to) {
@@ -274,8 +277,11 @@ impl Endpoint {
     /// Builds the next frame in `bytes` and gives its length. The queue pairs take turns.
     #[inline]
     pub fn transmit(&mut self, now: Time, bytes: &mut [u8]) -> Option<usize> {
-        while let Some(slot) = self.ready.pop_front() {
-            let Some(pair) = self.pairs.get_mut(slot).and_then(Option::as_mut) else { continue };
+        while let Some(slot) = self.ready.front() {
+            let Some(pair) = self.pairs.get_mut(*slot).and_then(Option::as_mut) else {
+                self.ready.pop_front();
+                continue;
+            };
             let mut host = View {
                 memory: &mut self.memory,
                 completions: &mut self.completions,
@@ -284,10 +290,13 @@ impl Endpoint {
                 receive: pair.receive,
             };
             if let Some(length) = pair.queue_pair.transmit(now, &mut host, bytes) {
-                self.ready.push_back(slot);
+                if self.ready.len() > 1 {
+                    self.ready.rotate_left(1);
+                }
                 return Some(length);
             }
             pair.listed = false;
+            self.ready.pop_front();
         }
         None
     }

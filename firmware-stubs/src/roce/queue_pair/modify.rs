@@ -51,7 +51,7 @@ impl QueuePair {
 
     fn reset(&mut self) {
         self.state = State::Reset;
-        self.path = None;
+        self.way = None;
         self.congestion = None;
         self.drained_event = false;
         let mtu = self.port_mtu.bytes();
@@ -64,7 +64,7 @@ impl QueuePair {
 
     fn set(&mut self, attributes: &Attributes) {
         if let Some(path) = attributes.path {
-            self.path = Some(path);
+            self.way = Some((path, path.flow()));
         }
         if let Some(destination) = attributes.destination {
             self.destination = destination;

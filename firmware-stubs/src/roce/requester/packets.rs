@@ -18,6 +18,7 @@ impl Requester {
     pub(super) fn build(&mut self, host: &mut impl Host, room: &mut Room<'_>) -> Result<usize, Status> {
         let number = self.cursor.slot;
         let slot = self.queue.ring.slot(number);
+        let destination = self.queue.destination(number);
         let mtu = self.settings.mtu;
         // CAST: a position in a message is below its number of packets, 2^23.
         #[expect(clippy::cast_possible_truncation, reason = "below the number of packets")]
@@ -55,7 +56,7 @@ impl Requester {
                     }
                 }
                 let source = self.settings.number;
-                let deth = slot.destination.as_ref().map(|destination| {
+                let deth = destination.map(|destination| {
                     let own = destination.q_key.is_controlled();
                     Deth { key: if own { self.settings.q_key } else { destination.q_key }, source }
                 });
@@ -65,9 +66,10 @@ impl Requester {
         // CAST: a payload is at most the MTU.
         let length = length as usize;
         let fill = |bytes: &mut [u8]| self.queue.gather(host, self.settings.domain, number, offset, bytes);
-        let built = match &slot.destination {
+        let built = match destination {
             Some(destination) => {
-                room.redirect(&destination.path, destination.queue_pair).build(bth, extension, length, fill)
+                let flow = destination.path.flow();
+                room.redirect(&flow, destination.queue_pair).build(bth, extension, length, fill)
             }
             None => room.build(bth, extension, length, fill),
         };

@@ -8,36 +8,6 @@ use crate::roce::memory::{Memory, Reach, Rights};
 use crate::roce::queues::LONGEST;
 use crate::roce::state::Service;
 
-/// One check of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::roce) enum Check {
-    /// It is the turn of its PSN.
-    Sequence,
-    /// Its place in a message follows the packet before.
-    Order,
-    /// The queue pair allows the operation.
-    Rights,
-    /// There is a receive, or room to remember the answer.
-    Resources,
-    /// It has as many bytes as its place allows, and the receive can hold them.
-    Length,
-    /// The address of an atomic operation is a multiple of eight.
-    Alignment,
-    /// The key allows the whole of the operation.
-    Key,
-}
-
-/// The checks, in the order in which they are made.
-pub(in crate::roce) const ORDER: [Check; 7] = [
-    Check::Sequence,
-    Check::Order,
-    Check::Rights,
-    Check::Resources,
-    Check::Length,
-    Check::Alignment,
-    Check::Key,
-];
-
 /// What a failed check asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
@@ -58,18 +28,23 @@ pub(super) enum Refusal {
 }
 
 impl Responder {
-    /// Makes all checks.
+    /// Makes all checks, in the order of the field: the first that fails decides.
     #[inline]
     pub(super) fn check(&self, frame: &Frame<'_>, memory: &impl Memory) -> Result<(), Refusal> {
-        ORDER.into_iter().try_for_each(|check| match check {
-            Check::Sequence => self.check_sequence(frame),
-            Check::Order => self.check_order(frame),
-            Check::Rights => self.check_rights(frame),
-            Check::Resources => self.check_resources(frame),
-            Check::Length => self.check_length(frame),
-            Check::Alignment => check_alignment(frame),
-            Check::Key => self.check_key(frame, memory),
-        })
+        // It is the turn of its PSN.
+        self.check_sequence(frame)?;
+        // Its place in a message follows the packet before.
+        self.check_order(frame)?;
+        // The queue pair allows the operation.
+        self.check_rights(frame)?;
+        // There is a receive, or room to remember the answer.
+        self.check_resources(frame)?;
+        // It has as many bytes as its place allows, and the receive can hold them.
+        self.check_length(frame)?;
+        // The address of an atomic operation is a multiple of eight.
+        check_alignment(frame)?;
+        // The key allows the whole of the operation.
+        self.check_key(frame, memory)
     }
 
     #[inline]
