@@ -11,3 +11,4 @@ pub mod oracle;
 pub mod qemu;
 pub mod roce;
 pub mod sources;
+pub mod tap;

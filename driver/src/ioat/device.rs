@@ -91,7 +91,7 @@ impl Device {
         registers.write(IoatRegisters::INTRCTRL, 0)?;
         if let Err(error) = stop_channels(&bar, facts.channels) {
             // What does not listen to its own registers may listen to the bus.
-            let Some(kind) = session.reset_kinds()?.first().copied() else { return Err(error) };
+            let Some(kind) = session.own_reset_kind()? else { return Err(error) };
             log::warn!("{}: {error}; trying {kind}", session.name());
             session.reset(kind)?;
             stop_channels(&bar, facts.channels)?;
@@ -190,9 +190,16 @@ impl Device {
         if self.is_stopped() {
             return Err(ResetDeviceError::Stopped);
         }
-        let kind = self.session.reset_kinds()?.first().copied().ok_or(ResetDeviceError::NoKind)?;
-        self.silence()?;
-        self.session.reset(kind)?;
+        let kind = self.session.own_reset_kind()?.ok_or(ResetDeviceError::NoKind)?;
+        let reset = self.silence().map_err(ResetDeviceError::from);
+        let reset = reset.and_then(|()| Ok(self.session.reset(kind)?));
+        if let Err(error) = reset {
+            // Nothing has changed in it, so it goes on as before.
+            if let Err(error) = self.enable() {
+                log::warn!("{}: it stays off the bus: {error}", self.session.name());
+            }
+            return Err(error);
+        }
         stop_channels(self.registers.bar(), self.facts.channels)?;
         self.enable()?;
         Ok(kind)

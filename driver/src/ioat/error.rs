@@ -67,8 +67,9 @@ pub enum ResetDeviceError {
     /// The device was stopped. Nothing was done.
     #[error("the device was stopped: start it again instead")]
     Stopped,
-    /// The function has no reset. Nothing was done.
-    #[error("the function has no reset that works")]
+    /// The function has no reset of its own; a hot reset would hit others too. Nothing was
+    /// done.
+    #[error("the function has no reset of its own: it needs a function-level or power-management reset")]
     NoKind,
     /// Bus mastering could not be turned off.
     #[error(transparent)]

@@ -139,12 +139,13 @@ impl Ioat {
     }
 
     /// Resets the whole function, for an engine that does not obey its own reset, and lets
-    /// it work again. Close every channel before.
+    /// it work again. Close every channel before. Only a reset that hits no other function is
+    /// taken.
     ///
     /// # Errors
     ///
-    /// [`ResetDeviceError`]; except where it says that nothing was done, the device is off
-    /// then, and [`stop`](Self::stop) and a new start remain.
+    /// [`ResetDeviceError`]; when nothing was done, or the reset was refused, the device works
+    /// as before, and else [`stop`](Self::stop) and a new start remain.
     pub fn reset(&self) -> Result<ResetKind, ResetDeviceError> {
         self.device.reset()
     }

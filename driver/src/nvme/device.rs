@@ -70,7 +70,7 @@ impl Device {
         let page = choose_page(capabilities)?;
         if let Err(error) = disable(&registers, capabilities) {
             // What does not listen to its own registers may listen to the bus.
-            let Some(kind) = session.reset_kinds()?.first().copied() else { return Err(error.into()) };
+            let Some(kind) = session.own_reset_kind()? else { return Err(error.into()) };
             log::warn!("{}: {error}; trying {kind}", session.name());
             session.reset(kind)?;
             disable(&registers, capabilities)?;
@@ -245,13 +245,18 @@ impl Device {
     fn reset_locked(&self, admin: &mut Admin) -> Result<(), ResetError> {
         log::info!("{}: resetting the controller", self.session.name());
         admin.shut();
-        match self.prove_stopped() {
-            Ok(()) => {}
+        let revived = match self.prove_stopped() {
+            Ok(revived) => revived,
             Err(error) if error.is_gone() => return Err(ResetError::Gone),
             Err(error) => return Err(ResetError::NotStopped(error)),
-        }
+        };
         // ORDERING: Release pairs with `generation`: the controller has stopped.
         self.generation.fetch_add(1, Ordering::Release);
+        match revived {
+            Ok(()) => {}
+            Err(error) if error.is_gone() => return Err(ResetError::Gone),
+            Err(error) => return Err(ResetError::NotStarted(Box::new(error.into()))),
+        }
         match self.enable(admin) {
             Ok(facts) if self.facts().shadow_doorbells && !facts.shadow_doorbells => {
                 admin.shut();
@@ -276,19 +281,24 @@ impl Device {
     }
 
     /// Stops the controller by CC.EN, else by taking it off the bus and resetting the
-    /// function. When this succeeds it reaches memory no more.
-    fn prove_stopped(&self) -> Result<(), StopError> {
+    /// function. When this succeeds it reaches memory no more; what is in it is whether it
+    /// can be enabled again.
+    fn prove_stopped(&self) -> Result<Result<(), StopError>, StopError> {
         let error = match disable(&self.registers, self.capabilities) {
-            Ok(()) => return Ok(()),
-            Err(EnableError::Register(error)) if error.is_gone() => {
-                self.silence()?;
-                return Err(EnableError::Register(error).into());
-            }
+            Ok(()) => return Ok(Ok(())),
             Err(error) => error,
         };
         log::warn!("{}: {error}; taking it off the bus", self.session.name());
         self.silence()?;
-        let Some(kind) = self.session.reset_kinds()?.first().copied() else { return Err(error.into()) };
+        Ok(self.revive(error))
+    }
+
+    /// Resets the function, after it was taken off the bus because of `error`.
+    fn revive(&self, error: EnableError) -> Result<(), StopError> {
+        if matches!(&error, EnableError::Register(error) if error.is_gone()) {
+            return Err(error.into());
+        }
+        let Some(kind) = self.session.own_reset_kind()? else { return Err(error.into()) };
         self.session.reset(kind)?;
         Ok(disable(&self.registers, self.capabilities)?)
     }

@@ -125,6 +125,15 @@ pub enum StopError {
     Session(#[from] SessionError),
 }
 
+impl From<StopError> for StartError {
+    fn from(error: StopError) -> Self {
+        match error {
+            StopError::Enable(error) => Self::Enable(error),
+            StopError::Session(error) => Self::Session(error),
+        }
+    }
+}
+
 impl StopError {
     /// Whether the device is gone or its session closed: in both cases it reaches memory
     /// no more.

@@ -45,11 +45,40 @@ pub struct QueuePair<T> {
     pub(super) epoch_began: core::time::Duration,
     /// The queues were deleted, or could not be.
     pub(super) closed: bool,
+    /// What the controller has of the queues.
+    pub(super) created: Created,
     completion_offset: usize,
     /// Behind what lies in it; `None` when the device has it for ever.
     pub(super) region: Option<DmaRegion<Bidirectional>>,
     /// Last, so that the function is closed when everything is unmapped.
     pub(super) device: Arc<Device>,
+}
+
+/// Which queues of a pair the controller has, or may have: it was asked for them and did not
+/// refuse.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Created {
+    pub(super) submission_queue: bool,
+    pub(super) completion_queue: bool,
+}
+
+/// Whether a queue may exist after a command that was to create it. An answer that did not
+/// come may be a yes.
+fn may_exist(created: &Result<CompletionEntry, AdminError>) -> bool {
+    match created {
+        Ok(_) => true,
+        // It was refused, or never asked for.
+        Err(
+            AdminError::Status { .. }
+            | AdminError::Stopped { .. }
+            | AdminError::OutOfService { .. }
+            | AdminError::TooLong { .. }
+            | AdminError::NotSupported { .. },
+        ) => false,
+        Err(AdminError::TimedOut { .. } | AdminError::BadCompletion { .. } | AdminError::Register { .. }) => {
+            true
+        }
+    }
 }
 
 impl<T> QueuePair<T> {
@@ -64,7 +93,7 @@ impl<T> QueuePair<T> {
         let number = device.take_queue().ok_or(OpenQueueError::NoQueueLeft { granted, asked })?;
         match Self::build(device, number, options) {
             Ok(mut pair) => match pair.create() {
-                // Dropping it deletes what there is and frees the number.
+                // Dropping it deletes what was created and frees the number.
                 Err(error) => Err(error.into()),
                 Ok(()) => Ok(pair),
             },
@@ -120,6 +149,7 @@ impl<T> QueuePair<T> {
             epoch_began: core::time::Duration::ZERO,
             device: Arc::clone(device),
             closed: false,
+            created: Created::default(),
             completion_offset,
             region: Some(region),
         })
@@ -155,7 +185,11 @@ impl<T> QueuePair<T> {
             dword11: flags.0,
             ..SubmissionEntry::default()
         };
-        self.device.execute(opcode, entry)?;
+        // Whatever was there before is gone with the reset.
+        self.created = Created::default();
+        let created = self.device.execute(opcode, entry);
+        self.created.completion_queue = may_exist(&created);
+        created?;
         let mut flags = SubmissionQueueFlags::default();
         flags.set_contiguous(true);
         flags.set_completion_queue(self.number);
@@ -166,14 +200,8 @@ impl<T> QueuePair<T> {
             ..SubmissionEntry::default()
         };
         let created = self.device.execute(AdminOpcode::CREATE_SUBMISSION_QUEUE, entry);
-        if let Err(error) = created {
-            // Nothing points to it yet.
-            let entry = SubmissionEntry { dword10: u32::from(self.number), ..SubmissionEntry::default() };
-            if let Err(error) = self.device.execute(AdminOpcode::DELETE_COMPLETION_QUEUE, entry) {
-                log::debug!("queue {}: {error}", self.number);
-            }
-            return Err(error);
-        }
+        self.created.submission_queue = may_exist(&created);
+        created?;
         self.failure = None;
         self.epoch_began = vdk_hal::poll::Clock::now(&self.clock);
         Ok(())

@@ -1,6 +1,6 @@
 //! Ending what a queue pair had: recovery, close and drop.
 
-use vdk_descriptors::nvme::{AdminOpcode, SubmissionEntry};
+use vdk_descriptors::nvme::{AdminOpcode, Status, SubmissionEntry};
 
 use super::command::{CommandError, Completion};
 use super::error::{AdminError, QueueError, RecoverError, ResetError};
@@ -119,13 +119,28 @@ impl<T> QueuePair<T> {
         }
     }
 
-    /// Deletes the submission queue, then the completion queue. After the first the
-    /// controller has ended every command.
+    /// Deletes the submission queue, then the completion queue, as far as there are any.
+    /// After the first the controller has ended every command.
     fn delete(&mut self) -> Result<(), AdminError> {
-        let entry = SubmissionEntry { dword10: u32::from(self.number), ..SubmissionEntry::default() };
-        self.device.execute(AdminOpcode::DELETE_SUBMISSION_QUEUE, entry)?;
-        self.device.execute(AdminOpcode::DELETE_COMPLETION_QUEUE, entry)?;
+        if self.created.submission_queue {
+            self.delete_one(AdminOpcode::DELETE_SUBMISSION_QUEUE)?;
+            self.created.submission_queue = false;
+        }
+        if self.created.completion_queue {
+            self.delete_one(AdminOpcode::DELETE_COMPLETION_QUEUE)?;
+            self.created.completion_queue = false;
+        }
         Ok(())
+    }
+
+    fn delete_one(&self, opcode: AdminOpcode) -> Result<(), AdminError> {
+        let entry = SubmissionEntry { dword10: u32::from(self.number), ..SubmissionEntry::default() };
+        match self.device.execute(opcode, entry) {
+            Ok(_) => Ok(()),
+            // There is none, which is what was wanted.
+            Err(AdminError::Status { status: Status::INVALID_QUEUE_ID, .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

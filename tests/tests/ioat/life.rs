@@ -1,7 +1,7 @@
 //! Starts, stops, channels side by side, and the kit.
 
 use core::time::Duration;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use proptest::prelude::*;
@@ -9,12 +9,11 @@ use vdk_driver::ioat::{
     Channel, ChannelError, CompletionMode, Ioat, OperationError, ResetDeviceError, WaitError,
 };
 use vdk_driver::kit::{Registry, Session};
-use vdk_firmware_stubs::{StubNode, StubOptions};
-use vdk_hal::address::Bdf;
-use vdk_hal::config::ConfigError;
-use vdk_hal::function::{OpenError, PciFunction, PciIdentity, PciNode};
+use vdk_firmware_stubs::StubOptions;
+use vdk_hal::function::PciNode;
 use vdk_hal::reset::ResetKind;
 use vdk_iommu::{Bidirectional, DmaRegion};
+use vdk_tests::tap::{Resets, Tap};
 
 use crate::harness::*;
 
@@ -117,39 +116,14 @@ fn the_kit_matches_starts_and_stops_the_driver() {
     assert_eq!(ends, [(1, Err(OperationError::Gone))]);
     assert_eq!(node.driver_faults(), []);
 }
-/// A node that lets a test reach the function behind the driver's back.
-struct Tap {
-    node: Arc<StubNode>,
-    function: Mutex<Option<Arc<dyn PciFunction>>>,
-}
-
-impl PciNode for Tap {
-    fn name(&self) -> &str {
-        self.node.name()
-    }
-
-    fn address(&self) -> Bdf {
-        self.node.address()
-    }
-
-    fn identity(&self) -> Result<PciIdentity, ConfigError> {
-        self.node.identity()
-    }
-
-    fn open(&self) -> Result<Arc<dyn PciFunction>, OpenError> {
-        let function = self.node.open()?;
-        *self.function.lock().unwrap() = Some(Arc::clone(&function));
-        Ok(function)
-    }
-}
 
 #[test]
 fn bus_mastering_that_goes_off_stops_the_engine_and_not_the_driver() -> anyhow::Result<()> {
     let node = stub(StubOptions::default());
-    let tap = Arc::new(Tap { node: Arc::clone(&node), function: Mutex::new(None) });
+    let tap = Tap::new(node.clone(), Resets::AsTheyAre);
     let opened: Arc<dyn PciNode> = tap.clone();
     let ioat = Ioat::start(Session::open(&opened, "test")?)?;
-    let function = tap.function.lock().unwrap().clone().context("the driver opened it")?;
+    let function = tap.function().context("the driver opened it")?;
     let memory: DmaRegion<Bidirectional> = region(&ioat, 1 << 16);
     let mut channel = ioat.channel::<u32>(0, options(15))?;
     function.set_bus_master(false)?;
@@ -177,6 +151,26 @@ fn bus_mastering_that_goes_off_stops_the_engine_and_not_the_driver() -> anyhow::
     assert_eq!(recover(&mut channel), []);
     assert_usable(&mut channel, &memory, 4);
     Ok(())
+}
+
+#[test]
+fn a_reset_that_fails_leaves_the_engine_on_the_bus() {
+    // A hot reset would hit its neighbours, so it is as good as none.
+    for (kinds, asked) in [
+        (vec![], vec![]),
+        (vec![ResetKind::Hot], vec![]),
+        (vec![ResetKind::FunctionLevel], vec![ResetKind::FunctionLevel]),
+    ] {
+        let tap = Tap::new(stub(StubOptions::default()), Resets::Fail(kinds.clone()));
+        let opened: Arc<dyn PciNode> = tap.clone();
+        let ioat = Ioat::start(Session::open(&opened, "test").unwrap()).unwrap();
+        let error = ioat.reset().unwrap_err();
+        assert_eq!(matches!(error, ResetDeviceError::NoKind), asked.is_empty(), "{kinds:?}: {error}");
+        assert_eq!(tap.asked(), asked, "{kinds:?}");
+        let memory: DmaRegion<Bidirectional> = region(&ioat, 1 << 16);
+        let mut channel = ioat.channel(0, options(15)).unwrap();
+        assert_usable(&mut channel, &memory, 8);
+    }
 }
 
 /// What a step of the storm does.

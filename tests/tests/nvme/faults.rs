@@ -2,9 +2,17 @@
 
 use core::time::Duration;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use vdk_descriptors::nvme::Status;
-use vdk_driver::nvme::{CommandError, ControllerOptions, QueueError, RecoverError, RejectReason, ResetError};
+use vdk_driver::kit::Session;
+use vdk_driver::nvme::{
+    CommandError, Controller, ControllerOptions, QueueError, QueueOptions, QueuePair, RecoverError,
+    RejectReason, ResetError,
+};
+use vdk_hal::function::PciNode;
+use vdk_hal::reset::ResetKind;
+use vdk_tests::tap::{Resets, Tap};
 
 use crate::harness::*;
 
@@ -209,5 +217,76 @@ fn random_faults_lose_no_command_and_end_none_twice() {
             }
         }
         assert_eq!(seen.len(), submitted as usize, "with seed {seed}");
+    }
+}
+
+#[test]
+fn a_queue_pair_that_is_refused_leaves_the_others_alone() {
+    let mut bed = Bed::new(LONG);
+    // The first command creates the completion queue, the second the submission queue.
+    for refused in ["ch0.fail@1:0x102", "ch0.fail@2:0x102"] {
+        for owner in 0..4 {
+            bed.read(u64::from(owner), owner);
+        }
+        bed.pair.commit().unwrap();
+        bed.node.set_fault_plan(&plan(refused));
+        let opened = bed.controller.queue_pair::<u32>(QueueOptions::default());
+        let error = opened.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains("Invalid Queue Size"), "{refused}: {error}");
+        bed.node.set_fault_plan(&plan(""));
+        let (ended, failure) = bed.run();
+        assert_eq!((owners(&ended), failure), (vec![0, 1, 2, 3], None), "{refused}");
+        assert!(ended.iter().all(|(_, result)| *result == Ok(0)), "{refused}: {ended:?}");
+        // The number is free, and nothing of it is left in the controller.
+        let pair = bed.controller.queue_pair::<u32>(QueueOptions::default()).unwrap();
+        assert_eq!((pair.number(), pair.close().unwrap().len()), (2, 0), "{refused}");
+    }
+    assert_eq!(bed.node.driver_faults(), []);
+}
+
+#[test]
+fn a_deletion_of_what_the_controller_does_not_have_is_one() {
+    let mut bed = Bed::new(LONG);
+    let pair = bed.controller.queue_pair::<u32>(QueueOptions::default()).unwrap();
+    bed.node.set_fault_plan(&plan(&format!("ch0.fail@2:{:#x}", Status::INVALID_QUEUE_ID.0)));
+    assert_eq!(pair.close().unwrap().len(), 0);
+    bed.node.set_fault_plan(&plan(""));
+    bed.assert_usable(7);
+}
+
+#[test]
+fn a_controller_off_the_bus_that_cannot_be_reset_gives_every_owner_back() {
+    // A hot reset would hit its neighbours, so it is as good as none.
+    for (kinds, asked) in [
+        (vec![ResetKind::Hot], vec![]),
+        (vec![ResetKind::Hot, ResetKind::PowerManagement], vec![ResetKind::PowerManagement]),
+    ] {
+        let node = stub(Default::default());
+        let tap = Tap::new(node.clone(), Resets::Fail(kinds.clone()));
+        let opened: Arc<dyn PciNode> = tap.clone();
+        let options = ControllerOptions { admin_limit: UNANSWERED, ..Default::default() };
+        let controller = Controller::start(Session::open(&opened, "test").unwrap(), options).unwrap();
+        let mut bed = Bed::started(node, controller, SOON);
+        let mut other: QueuePair<u32> = bed.controller.queue_pair(QueueOptions::default()).unwrap();
+        bed.node.set_fault_plan(&plan("ch1.stop@2"));
+        for owner in 0..4 {
+            bed.read(u64::from(owner), owner);
+        }
+        let entry = part(&bed.memory, 0, 512);
+        let (mut ended, failure) = bed.run();
+        assert!(failure.is_some() && ended.len() <= 1, "{failure:?}");
+        other.read(&bed.namespace, 0, &[entry], 9).unwrap();
+        let recovered = bed.pair.recover(|completion| ended.push(pair_of(completion)));
+        assert!(
+            matches!(recovered, Err(RecoverError::Reset(ResetError::NotStarted(_)))),
+            "{kinds:?}: {recovered:?}"
+        );
+        assert_eq!(tap.asked(), asked, "{kinds:?}");
+        assert_eq!(owners(&ended), [0, 1, 2, 3], "{kinds:?}");
+        let mut others = Vec::new();
+        assert!(other.recover(|completion| others.push(pair_of(completion))).is_err());
+        assert_eq!(others, [(9, Err(CommandError::Reset))], "{kinds:?}");
+        assert_eq!(bed.pair.close().unwrap().len(), 0);
+        assert_eq!(other.close().unwrap().len(), 0);
     }
 }

@@ -1,0 +1,143 @@
+//! A node in front of another, which lets a test reach the function behind its driver's back,
+//! and has it refuse what hardware may not have.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use vdk_hal::address::{BarIndex, Bdf};
+use vdk_hal::bar::{Bar, BarError, BarInfo};
+use vdk_hal::config::{ConfigError, ConfigSpace};
+use vdk_hal::dma::DmaMapper;
+use vdk_hal::event::DeviceEvents;
+use vdk_hal::function::{OpenError, PciFunction, PciIdentity, PciNode};
+use vdk_hal::interrupt::Interrupts;
+use vdk_hal::reset::{ResetError, ResetKind};
+
+/// What a function says of its resets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resets {
+    /// What is behind it says.
+    AsTheyAre,
+    /// It has these kinds, and each fails.
+    Fail(Vec<ResetKind>),
+}
+
+/// A node in front of another.
+pub struct Tap {
+    behind: Arc<dyn PciNode>,
+    resets: Resets,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    function: Mutex<Option<Arc<dyn PciFunction>>>,
+    asked: Mutex<Vec<ResetKind>>,
+}
+
+struct TappedFunction {
+    behind: Arc<dyn PciFunction>,
+    resets: Resets,
+    shared: Arc<Shared>,
+}
+
+impl Tap {
+    /// A node in front of `behind`.
+    #[must_use]
+    pub fn new(behind: Arc<dyn PciNode>, resets: Resets) -> Arc<Self> {
+        Arc::new(Self { behind, resets, shared: Arc::default() })
+    }
+
+    /// The function that was opened last.
+    #[must_use]
+    pub fn function(&self) -> Option<Arc<dyn PciFunction>> {
+        self.shared.function.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The resets that its driver has asked for.
+    #[must_use]
+    pub fn asked(&self) -> Vec<ResetKind> {
+        self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl PciNode for Tap {
+    fn name(&self) -> &str {
+        self.behind.name()
+    }
+
+    fn address(&self) -> Bdf {
+        self.behind.address()
+    }
+
+    fn identity(&self) -> Result<PciIdentity, ConfigError> {
+        self.behind.identity()
+    }
+
+    fn open(&self) -> Result<Arc<dyn PciFunction>, OpenError> {
+        let behind = self.behind.open()?;
+        *self.shared.function.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&behind));
+        let (resets, shared) = (self.resets.clone(), Arc::clone(&self.shared));
+        Ok(Arc::new(TappedFunction { behind, resets, shared }))
+    }
+}
+
+impl PciFunction for TappedFunction {
+    fn name(&self) -> &str {
+        self.behind.name()
+    }
+
+    fn address(&self) -> Bdf {
+        self.behind.address()
+    }
+
+    fn config(&self) -> &dyn ConfigSpace {
+        self.behind.config()
+    }
+
+    fn bar_info(&self, index: BarIndex) -> Option<BarInfo> {
+        self.behind.bar_info(index)
+    }
+
+    fn bar(&self, index: BarIndex) -> Result<Bar, BarError> {
+        self.behind.bar(index)
+    }
+
+    fn rom(&self) -> Result<Option<Vec<u8>>, BarError> {
+        self.behind.rom()
+    }
+
+    fn interrupts(&self) -> &dyn Interrupts {
+        self.behind.interrupts()
+    }
+
+    fn dma(&self) -> Arc<dyn DmaMapper> {
+        self.behind.dma()
+    }
+
+    fn events(&self) -> &DeviceEvents {
+        self.behind.events()
+    }
+
+    fn reset_kinds(&self) -> Vec<ResetKind> {
+        match &self.resets {
+            Resets::AsTheyAre => self.behind.reset_kinds(),
+            Resets::Fail(kinds) => kinds.clone(),
+        }
+    }
+
+    fn reset(&self, kind: ResetKind) -> Result<(), ResetError> {
+        self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner).push(kind);
+        match &self.resets {
+            Resets::AsTheyAre => self.behind.reset(kind),
+            Resets::Fail(_) => Err(ResetError::NotSupported { function: self.name().to_owned(), kind }),
+        }
+    }
+
+    fn set_bus_master(&self, on: bool) -> Result<(), ConfigError> {
+        self.behind.set_bus_master(on)
+    }
+
+    fn close(&self) {
+        self.behind.close();
+    }
+}
