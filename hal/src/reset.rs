@@ -25,7 +25,8 @@ impl fmt::Display for ResetKind {
     }
 }
 
-/// Why a reset was not done. The function is as it was, unless the error says otherwise.
+/// Why a reset was not done. The function is as it was, unless the error says otherwise; but
+/// interrupts may be off.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ResetError {

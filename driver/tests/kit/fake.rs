@@ -223,6 +223,8 @@ impl PciFunction for FakeFunction {
     fn reset(&self, kind: ResetKind) -> Result<(), ResetError> {
         let mut hardware = self.hardware();
         if hardware.script.reset_fails || kind != ResetKind::FunctionLevel {
+            // What a backend may have turned off before it was refused.
+            hardware.enabled = None;
             return Err(ResetError::NotSupported { function: self.name.clone(), kind });
         }
         hardware.command = 0;

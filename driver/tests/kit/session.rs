@@ -180,7 +180,9 @@ fn a_reset_puts_back_what_was_on_with_bus_mastering_last() {
     node.hardware().log.clear();
     let refused = ResetError::NotSupported { function: "fake:reset".to_owned(), kind: ResetKind::Hot };
     assert_eq!(session.reset(ResetKind::Hot), Err(SessionError::Reset(refused)));
-    assert_eq!((node.command(), node.log()), (MEMORY_SPACE, vec![]));
+    assert_eq!((node.command(), node.log()), (MEMORY_SPACE, vec!["enable 4 MSI".to_owned()]));
+    node.fire(3);
+    assert_eq!(vectors[3].event.take(), 1, "the interrupts go on where nothing was reset");
 }
 
 #[test]

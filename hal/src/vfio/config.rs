@@ -59,12 +59,19 @@ impl ConfigSpace for VfioConfig {
         let at = self.offset.saturating_add(u64::from(offset));
         // An access to a mapped BAR while memory space is off would be taken for a removal.
         let decodes = memory_space_after(offset, field);
+        let decoded = self.device.is_decoding();
         if decodes == Some(false) {
             self.device.set_decoding(false);
         }
-        let count = self.reach(|file| file.write_at(at, field)).map_err(|error| failed(offset, error))?;
-        if count != field.len() {
-            return Err(failed(offset, Unreached::Failed(Errno::IO)));
+        let written = match self.reach(|file| file.write_at(at, field)) {
+            Ok(count) if count == field.len() => Ok(()),
+            Ok(_) => Err(failed(offset, Unreached::Failed(Errno::IO))),
+            Err(error) => Err(failed(offset, error)),
+        };
+        if let Err(error) = written {
+            // The function decodes what it decoded.
+            self.device.set_decoding(decoded);
+            return Err(error);
         }
         if decodes == Some(true) {
             self.device.set_decoding(true);

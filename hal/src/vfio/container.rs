@@ -143,7 +143,7 @@ fn parse_info(answer: &[u8]) -> DmaGeometry {
         page_sizes = page_size().as_u64();
     }
     let mut geometry =
-        DmaGeometry { ranges: usable_ranges(&[WITHOUT_CAPABILITY]), page_sizes, mappings_available: None };
+        DmaGeometry { ranges: usable_ranges(&WITHOUT_CAPABILITY), page_sizes, mappings_available: None };
     if flags & abi::VFIO_IOMMU_INFO_CAPS == 0 {
         return geometry;
     }
@@ -185,8 +185,9 @@ fn parse_ranges(capability: &[u8]) -> Option<Vec<(u64, u64)>> {
         .collect()
 }
 
-/// What kernels before 5.4 do not say; an IOMMU of 39 bits takes it.
-const WITHOUT_CAPABILITY: (u64, u64) = (0x10000, (1 << 39) - 1);
+/// What kernels before 5.4 do not say; an IOMMU of 39 bits takes it. Writes to what lies between
+/// the two ranges are interrupts on x86.
+const WITHOUT_CAPABILITY: [(u64, u64); 2] = [(0x10000, 0xfedf_ffff), (0xfef0_0000, (1 << 39) - 1)];
 /// How often the size of an answer may change under us.
 const ATTEMPTS: usize = 4;
 

@@ -44,6 +44,11 @@ impl Device {
         if on && !self.is_resting() { self.liveness.wake() } else { self.liveness.sleep() }
     }
 
+    /// Whether accesses to the function's memory are answered.
+    pub(super) fn is_decoding(&self) -> bool {
+        self.liveness.state() == LivenessState::Live
+    }
+
     /// Notes that the function enters or leaves low power.
     pub(super) fn set_resting(&self, resting: bool) {
         // ORDERING: Release pairs with `is_resting`.

@@ -78,7 +78,11 @@ impl Session {
             }
             groups = info.groups().into_iter().filter_map(owned_group).collect();
         }
-        let before = self.quiesce().map_err(|error| self.config_refused(kind, &error))?;
+        let before = read_command(&self.config).map_err(|error| self.config_refused(kind, &error))?;
+        if let Err(error) = self.quiesce() {
+            self.go_on(before);
+            return Err(self.config_refused(kind, &error));
+        }
         let done = if alone {
             self.device.reach(|file| file.command(Call::Reset, 0)).map(|_| ())
         } else {
@@ -91,9 +95,7 @@ impl Session {
                 self.settle(kind)?;
                 return Err(ResetError::LinkDown { function: function(), kind });
             }
-            // It was not reset, so that it goes on as it was; interrupts are off, which the
-            // driver has to be ready for anyway.
-            let _ = write_command(&self.config, before);
+            self.go_on(before);
             return Err(refused(error));
         }
         self.settle(kind)
@@ -101,13 +103,22 @@ impl Session {
 
     /// Interrupts, bus mastering and memory space off. The kernel brings the registers back
     /// to what they are now.
-    fn quiesce(&self) -> Result<Command, ConfigError> {
+    fn quiesce(&self) -> Result<(), ConfigError> {
         self.interrupts.disable_enabled();
         self.set_bus_master(false)?;
         update_command(&self.config, |command| {
             command.set_bus_master(false);
             command.set_memory_space(false);
-        })
+        })?;
+        Ok(())
+    }
+
+    /// Undoes [`quiesce`](Self::quiesce), but for the interrupts, when nothing was reset.
+    fn go_on(&self, before: Command) {
+        let written = write_command(&self.config, before);
+        if let Err(error) = written.and_then(|()| self.set_bus_master(before.bus_master())) {
+            log::warn!("{}: not reset, and bus mastering and memory space stay off: {error}", self.name);
+        }
     }
 
     /// Waits until the function answers again and asserts the state that a reset leaves.

@@ -299,25 +299,26 @@ impl Session {
     /// # Errors
     ///
     /// - [`SessionError::NotOpen`];
-    /// - [`SessionError::Reset`]: nothing has changed;
+    /// - [`SessionError::Reset`]: the function was not reset, or, with
+    ///   [`ResetError::LinkDown`](crate::hal::reset::ResetError::LinkDown), it was. What is put back
+    ///   after a reset was put back, as far as the function answers;
     /// - [`SessionError::Config`], [`SessionError::Interrupt`]: the reset was done, but what
     ///   comes after it was not; bus mastering is off.
     pub fn reset(&self, kind: ResetKind) -> Result<(), SessionError> {
         let inner = &self.handle.inner;
         let mut state = inner.lock();
         let open = state.as_mut().ok_or_else(|| inner.not_open())?;
-        inner.function.reset(kind)?;
-        if open.memory {
-            inner.set_memory_space(true)?;
+        let result = inner.function.reset(kind);
+        let put_back = inner.put_back(open);
+        match (result, put_back) {
+            (Ok(()), put_back) => put_back,
+            (Err(error), put_back) => {
+                if let Err(left) = put_back {
+                    log::warn!("{error}, and after that: {left}");
+                }
+                Err(error.into())
+            }
         }
-        let interrupts = inner.function.interrupts();
-        if let Some((kind, events)) = open.vectors.as_ref().filter(|_| interrupts.enabled().is_none()) {
-            interrupts.enable(*kind, events)?;
-        }
-        if open.bus_master_guards > 0 {
-            inner.function.set_bus_master(true)?;
-        }
-        Ok(())
     }
 
     /// Turns interrupts and bus mastering off for good, but leaves the rest usable, so that
@@ -399,6 +400,21 @@ impl Drop for BusMasterGuard {
 }
 
 impl Inner {
+    /// What comes after a reset: memory decoding, vectors, and bus mastering last.
+    fn put_back(&self, open: &Open) -> Result<(), SessionError> {
+        if open.memory {
+            self.set_memory_space(true)?;
+        }
+        let interrupts = self.function.interrupts();
+        if let Some((kind, events)) = open.vectors.as_ref().filter(|_| interrupts.enabled().is_none()) {
+            interrupts.enable(*kind, events)?;
+        }
+        if open.bus_master_guards > 0 {
+            self.function.set_bus_master(true)?;
+        }
+        Ok(())
+    }
+
     /// What a session begins with: bus mastering off, whoever had it on before.
     fn start(&self) -> Result<(), SessionError> {
         let config = self.function.config();

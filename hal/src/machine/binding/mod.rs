@@ -282,8 +282,14 @@ impl<'a> Binder<'a> {
             transfer.outcome = Outcome::Already;
         } else {
             transfer.to = Some(VFIO_PCI.to_owned());
-            let place = self.remember(address, &former.state)?;
-            transfer.steps.push(Step::Remember { place, state: former.state.clone() });
+            // One that was taken away from vfio-pci by hand is still given away: who had it
+            // before was remembered then.
+            let had = match &former.remembered {
+                Some(state) if is_given_away(&former.state) => state,
+                _ => &former.state,
+            };
+            let place = self.remember(address, had)?;
+            transfer.steps.push(Step::Remember { place, state: had.clone() });
             self.settle(address, &former.state, target, &mut transfer.steps)?;
         }
         if let Some(user) = owner {

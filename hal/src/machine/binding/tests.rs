@@ -54,6 +54,18 @@ fn a_function_goes_to_vfio_pci_and_back_to_the_driver_that_had_it() {
 }
 
 #[test]
+fn the_driver_of_old_is_not_forgotten_when_vfio_pci_lost_the_function_by_hand() {
+    let fake = with_nvme();
+    bind(&fake, &[ONE]).unwrap();
+    std::fs::remove_file(fake.at(&format!("/sys/devices/pci0000:00/{ONE}/driver"))).unwrap();
+    assert_eq!(fake.state(ONE), (None, "vfio-pci".to_owned()));
+    assert_eq!(bind(&fake, &[ONE]).unwrap()[0].outcome, Outcome::Done);
+    assert_eq!(fake.state(ONE), some("vfio-pci", "vfio-pci"));
+    unbind(&fake, ONE).unwrap();
+    assert_eq!(fake.state(ONE), some("nvme", "(null)"));
+}
+
+#[test]
 fn a_function_without_a_driver_has_none_again_and_a_reservation_comes_back() {
     let fake = FakeMachine::new();
     fake.function(ONE, NET, "");
