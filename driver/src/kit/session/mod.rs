@@ -310,15 +310,11 @@ impl Session {
         let open = state.as_mut().ok_or_else(|| inner.not_open())?;
         let result = inner.function.reset(kind);
         let put_back = inner.put_back(open);
-        match (result, put_back) {
-            (Ok(()), put_back) => put_back,
-            (Err(error), put_back) => {
-                if let Err(left) = put_back {
-                    log::warn!("{error}, and after that: {left}");
-                }
-                Err(error.into())
-            }
+        let Err(error) = result else { return put_back };
+        if let Err(left) = put_back {
+            log::warn!("{error}, and after that: {left}");
         }
+        Err(error.into())
     }
 
     /// Turns interrupts and bus mastering off for good, but leaves the rest usable, so that
