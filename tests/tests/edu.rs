@@ -4,15 +4,20 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use vdk_descriptors::edu::{DMA_BUFFER_LENGTH, Identification};
+use vdk_descriptors::sg::{CopySegment, SgEntry};
 use vdk_driver::edu::{Completion, Edu, EduError, LONGEST_TRANSFER, TransferDirection};
+use vdk_driver::ioat::{ChannelOptions, Ioat};
 use vdk_driver::kit::{Registry, Session};
+use vdk_driver::nvme::{Controller, ControllerOptions, QueueOptions};
 use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
 use vdk_hal::address::{ByteLength, Iova};
 use vdk_hal::function::PciNode;
 use vdk_hal::interrupt::InterruptKind;
 use vdk_hal::memory::{Pages, SharedMemory};
-use vdk_iommu::soft::FaultReason;
-use vdk_iommu::{Direction, DmaRegion, DmaSegment, FromDevice, ToDevice};
+use vdk_iommu::soft::{FaultReason, SoftIommu, SoftIommuOptions};
+use vdk_iommu::{
+    AddressWidth, Bidirectional, Direction, DmaRegion, DmaSegment, Domain, FromDevice, ToDevice,
+};
 
 const LONG: Duration = Duration::from_secs(120);
 const SHORT: Duration = Duration::from_millis(100);
@@ -231,4 +236,51 @@ fn the_kit_matches_starts_and_stops_the_driver() {
     assert_eq!(result.unwrap(), Ok(720));
     assert!(running.stop().is_final());
     assert!(running.with(|_| ()).is_err());
+}
+
+#[test]
+fn drivers_of_every_kind_work_in_one_address_space() {
+    let iommu = SoftIommu::new(SoftIommuOptions::default());
+    let space = iommu.domain();
+    let domain = Domain::new(space.clone(), AddressWidth::FULL).unwrap();
+    let session = |kind| {
+        let options = StubOptions {
+            iommu: Some(Arc::clone(&iommu)),
+            domain: Some(Arc::clone(&space)),
+            ..StubOptions::default()
+        };
+        let node: Arc<dyn PciNode> = StubNode::new(kind, options).unwrap();
+        Session::open(&node, "test").unwrap()
+    };
+    let ioat = Ioat::start_in(session(StubKind::Ioat), &domain).unwrap();
+    let nvme = Controller::start_in(session(StubKind::Nvme), &domain, ControllerOptions::default()).unwrap();
+    let mut edu = Edu::start_in(session(StubKind::Edu), &domain).unwrap();
+    assert_eq!((edu.domain().width().bits(), ioat.domain().width().bits()), (28, 64));
+    // All three reach what was mapped for the one with the fewest address bits.
+    let memory: DmaRegion<Bidirectional> = region(&edu);
+    let mut channel = ioat.channel::<()>(0, ChannelOptions::default()).unwrap();
+    let mut pair = nvme.queue_pair::<()>(QueueOptions::default()).unwrap();
+    let namespace = nvme.namespace(1).unwrap();
+    let at = |offset| memory.segment(offset, 512).unwrap();
+    let entry = |offset| SgEntry { iova: at(offset).iova, length: at(offset).length };
+    memory.write(0, &[0x5a; 512]).unwrap();
+    channel.copy(&[CopySegment { source: at(0).iova, destination: at(4096).iova, length: 512 }], ()).unwrap();
+    channel.wait(Default::default(), LONG).unwrap();
+    assert_eq!(channel.poll(9, |end| end.result.unwrap()).unwrap(), 1);
+    pair.write(&namespace, 0, &[entry(4096)], ()).unwrap();
+    pair.wait(Default::default(), LONG).unwrap();
+    assert_eq!(pair.poll(9, |end| assert_eq!(end.result, Ok(0))).unwrap(), 1);
+    pair.read(&namespace, 0, &[entry(8192)], ()).unwrap();
+    pair.wait(Default::default(), LONG).unwrap();
+    assert_eq!(pair.poll(9, |end| assert_eq!(end.result, Ok(0))).unwrap(), 1);
+    edu.copy_to_buffer(&memory, 8192, 512, 0, Completion::Poll, LONG).unwrap();
+    edu.copy_from_buffer(&memory, 12288, 512, 0, Completion::Poll, LONG).unwrap();
+    let mut found = [0; 512];
+    memory.read(12288, &mut found).unwrap();
+    assert_eq!(found, [0x5a; 512]);
+    assert_eq!(iommu.faults(), []);
+    // Each with an address space of its own over the same mapper would meet the others' mappings.
+    assert!(
+        Ioat::start(session(StubKind::Ioat)).unwrap().channel::<()>(0, ChannelOptions::default()).is_err()
+    );
 }

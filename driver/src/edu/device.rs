@@ -6,6 +6,7 @@ use core::time::Duration;
 use vdk_descriptors::edu::{self, DmaCommand, EduRegisters, INTERRUPT_FACTORIAL, Identification, Status};
 use vdk_hal::address::BarIndex;
 use vdk_hal::bar::BarError;
+use vdk_hal::event::DeviceEvents;
 use vdk_hal::interrupt::InterruptKind;
 use vdk_hal::mmio::RegisterBlock;
 use vdk_hal::poll::{Deadline, Pace, SystemClock, TimedOut, poll_until};
@@ -52,15 +53,25 @@ impl Edu {
     ///
     /// [`EduError`]; the device is off then.
     pub fn start(session: Session) -> Result<Self, EduError> {
+        let domain = Domain::new(session.dma()?, address_width())?;
+        Self::start_in(session, &domain)
+    }
+
+    /// As [`start`](Self::start), in an address space that other drivers map memory in too:
+    /// that of `session`, so that what one maps all devices in it reach, as far as they drive
+    /// the address bits for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_in(session: Session, domain: &Domain) -> Result<Self, EduError> {
         session.enable_memory()?;
         // PANIC: the constant is a valid index.
         let bar = session.bar(BarIndex::new(edu::BAR).expect("BAR 0 exists"))?;
         let registers = bar.registers::<EduRegisters>(0)?;
         let identification = identify(&registers)?;
         check_liveness(&registers)?;
-        // PANIC: 28 is in the range of an address width.
-        let width = AddressWidth::new(edu::DMA_ADDRESS_BITS).expect("28 is a width");
-        let domain = Domain::new(session.dma()?, width)?;
+        let domain = domain.with_width(address_width());
         let mut device = Self {
             registers,
             clock: SystemClock::new(),
@@ -90,6 +101,13 @@ impl Edu {
     #[must_use]
     pub fn domain(&self) -> &Domain {
         &self.domain
+    }
+
+    /// What happens to the function itself: a removal, or that the kernel wants it back. Stop
+    /// then. Where the kit runs the driver, it takes these and stops the driver by itself.
+    #[must_use]
+    pub fn device_events(&self) -> &DeviceEvents {
+        self.session.events()
     }
 
     /// Which interrupt is enabled.
@@ -253,8 +271,8 @@ impl Edu {
             // Nobody signals for a device that is gone.
             self.status()?;
         }
-        event.drain();
-        Ok(woken)
+        // The count decides: the signal may have come after the sleep was over.
+        Ok(event.take() > 0)
     }
 
     /// Notes and acknowledges what is raised, and lets the line fire again.
@@ -314,6 +332,11 @@ impl Drop for Edu {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+fn address_width() -> AddressWidth {
+    // PANIC: 28 is in the range of an address width.
+    AddressWidth::new(edu::DMA_ADDRESS_BITS).expect("28 is a width")
 }
 
 fn identify(registers: &RegisterBlock<EduRegisters>) -> Result<Identification, EduError> {

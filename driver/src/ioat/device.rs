@@ -14,7 +14,7 @@ use vdk_hal::interrupt::{EventFd, InterruptKind};
 use vdk_hal::mmio::RegisterBlock;
 use vdk_hal::poll::{Deadline, Pace, SystemClock, TimedOut, poll_until};
 use vdk_hal::reset::ResetKind;
-use vdk_iommu::{AddressWidth, Domain};
+use vdk_iommu::Domain;
 
 use super::error::{ResetDeviceError, StartError, StopError};
 use crate::kit::{BusMasterGuard, InterruptVector, Session};
@@ -82,12 +82,11 @@ impl core::fmt::Debug for Device {
 impl Device {
     /// Brings the device up: checks what it is, resets every channel, and only then lets it
     /// master the bus.
-    pub(super) fn start(session: Session) -> Result<Self, StartError> {
+    pub(super) fn start(session: Session, domain: Domain) -> Result<Self, StartError> {
         session.enable_memory()?;
         let bar = session.bar(bar_index())?;
         let registers = bar.registers::<IoatRegisters>(0)?;
         let facts = read_facts(&registers)?;
-        let domain = Domain::new(session.dma()?, AddressWidth::FULL)?;
         registers.write(IoatRegisters::INTRCTRL, 0)?;
         if let Err(error) = stop_channels(&bar, facts.channels) {
             // What does not listen to its own registers may listen to the bus.

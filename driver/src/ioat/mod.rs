@@ -42,8 +42,9 @@ pub use wait::CompletionMode;
 
 use std::sync::Arc;
 
+use vdk_hal::event::DeviceEvents;
 use vdk_hal::reset::ResetKind;
-use vdk_iommu::Domain;
+use vdk_iommu::{AddressWidth, Domain};
 
 use crate::kit::Session;
 use device::Device;
@@ -114,7 +115,26 @@ impl Ioat {
     ///
     /// [`StartError`]; the device is off then.
     pub fn start(session: Session) -> Result<Self, StartError> {
-        Device::start(session).map(|device| Self { device: Arc::new(device) })
+        let domain = Domain::new(session.dma()?, AddressWidth::FULL)?;
+        Self::start_in(session, &domain)
+    }
+
+    /// As [`start`](Self::start), in an address space that other drivers map memory in too:
+    /// that of `session`, so that what one maps all devices in it reach.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_in(session: Session, domain: &Domain) -> Result<Self, StartError> {
+        let domain = domain.with_width(AddressWidth::FULL);
+        Device::start(session, domain).map(|device| Self { device: Arc::new(device) })
+    }
+
+    /// What happens to the function itself: a removal, or that the kernel wants it back. Stop
+    /// then. Where the kit runs the driver, it takes these and stops the driver by itself.
+    #[must_use]
+    pub fn device_events(&self) -> &DeviceEvents {
+        self.device.session().events()
     }
 
     /// What the engine says of itself.

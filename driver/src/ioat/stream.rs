@@ -39,7 +39,7 @@ impl<T> Channel<T> {
         if source.is_empty() {
             return rejected(owner, RejectReason::Empty);
         }
-        if mode != CompletionMode::Poll && !self.has_interrupt() {
+        if mode == CompletionMode::Interrupt && !self.has_interrupt() {
             let error = WaitError::NoInterrupt { channel: self.number };
             return rejected(owner, RejectReason::Wait(error));
         }

@@ -19,7 +19,7 @@ pub enum CompletionMode {
     Poll,
     /// Sleeps until the interrupt.
     Interrupt,
-    /// Looks for a while, then sleeps until the interrupt.
+    /// Looks for a while, then sleeps until the interrupt; without one it goes on looking.
     #[default]
     Adaptive,
 }
@@ -37,11 +37,11 @@ impl<T> Channel<T> {
     /// # Errors
     ///
     /// - [`WaitError::TimedOut`]: the channel goes on; wait again or recover it;
-    /// - [`WaitError::NoInterrupt`] for a mode that sleeps, on a channel without interrupt;
+    /// - [`WaitError::NoInterrupt`] for [`CompletionMode::Interrupt`] without one;
     /// - [`WaitError::Channel`] when the channel has failed, also when only that was found
     ///   out now: the device is asked from time to time whether it runs.
     pub fn wait(&mut self, mode: CompletionMode, within: Duration) -> Result<(), WaitError> {
-        if mode != CompletionMode::Poll && self.interrupt.is_none() {
+        if mode == CompletionMode::Interrupt && self.interrupt.is_none() {
             return Err(WaitError::NoInterrupt { channel: self.number });
         }
         if let Some(failure) = &self.failure {
@@ -63,7 +63,7 @@ impl<T> Channel<T> {
                     self.statistics.spins += 1;
                     core::hint::spin_loop();
                 }
-                self.sleep_until(deadline)
+                if self.interrupt.is_some() { self.sleep_until(deadline) } else { self.look_until(deadline) }
             }
         }
     }

@@ -54,6 +54,8 @@ pub(super) struct Instance<D: Driver> {
     stop_timer: OnceLock<TimerSlot>,
     life: Mutex<Life>,
     changed: Condvar,
+    /// The events that the driver is about to be told, each once.
+    telling: Mutex<Vec<DeviceEvent>>,
 }
 
 struct Life {
@@ -86,6 +88,7 @@ impl<D: Driver> Instance<D> {
             stop_timer: OnceLock::new(),
             life: Mutex::new(Life { state: DriverState::Starting, claimed: false, stop: None }),
             changed: Condvar::new(),
+            telling: Mutex::default(),
         });
         if let Err(error) = instance.begin(events, factory) {
             let failure = Failure::System { error: error.kind() };
@@ -232,6 +235,26 @@ impl<D: Driver> Instance<D> {
         }
     }
 
+    /// Tells the driver of an event, also when its queue is full: there are few kinds of
+    /// events, and one that waits to be told is not told twice.
+    fn tell(self: &Arc<Self>, event: DeviceEvent) {
+        let Some(queue) = self.queue.get() else { return };
+        let mut telling = locked(&self.telling);
+        if telling.contains(&event) {
+            return;
+        }
+        telling.push(event);
+        drop(telling);
+        let this = Arc::clone(self);
+        let told = queue.dispatch_always(move || {
+            locked(&this.telling).retain(|other| *other != event);
+            this.with_driver(|driver| driver.on_device_event(event));
+        });
+        if let Err(rejected) = told {
+            log::warn!("{}: {event:?} was not told to the driver: {}", self.function, rejected.reason);
+        }
+    }
+
     fn claim(&self) -> bool {
         !std::mem::replace(&mut locked(&self.life).claimed, true)
     }
@@ -321,19 +344,7 @@ impl<D: Driver> Watch for EventWatch<D> {
     fn readable(&self, event: &EventFd) {
         let Some(instance) = self.instance.upgrade() else { return event.drain() };
         while let Some(event) = instance.session.events().next() {
-            let this = Arc::clone(&instance);
-            let told = instance.queue.get().map(|queue| {
-                queue.dispatch(move || {
-                    this.with_driver(|driver| driver.on_device_event(event));
-                })
-            });
-            if let Some(Err(rejected)) = told {
-                log::warn!(
-                    "{}: {event:?} was not told to the driver: {}",
-                    instance.function,
-                    rejected.reason
-                );
-            }
+            instance.tell(event);
             match event {
                 DeviceEvent::Removed => instance.request_stop(StopReason::Removed),
                 DeviceEvent::ReleaseRequested => instance.request_stop(StopReason::ReleaseRequested),

@@ -14,7 +14,7 @@ use vdk_hal::bar::BarError;
 use vdk_hal::interrupt::{EventFd, InterruptKind};
 use vdk_hal::mmio::RegisterBlock;
 use vdk_hal::poll::{Deadline, Pace, SystemClock, poll_until};
-use vdk_iommu::{AddressWidth, Domain};
+use vdk_iommu::Domain;
 
 use super::ControllerOptions;
 use super::admin::{Admin, DATA_LENGTH};
@@ -57,7 +57,11 @@ impl core::fmt::Debug for Device {
 
 impl Device {
     /// Brings the controller up: disabled first, and only then on the bus.
-    pub(super) fn start(session: Session, options: ControllerOptions) -> Result<Self, StartError> {
+    pub(super) fn start(
+        session: Session,
+        domain: Domain,
+        options: ControllerOptions,
+    ) -> Result<Self, StartError> {
         session.enable_memory()?;
         let bar = session.bar(bar_index())?;
         let registers = bar.registers::<NvmeRegisters>(0)?;
@@ -75,7 +79,6 @@ impl Device {
             session.reset(kind)?;
             disable(&registers, capabilities)?;
         }
-        let domain = Domain::new(session.dma()?, AddressWidth::FULL)?;
         let vectors =
             if options.interrupts { plan_interrupts(&session, options.queues)? } else { Vec::new() };
         let max_transfer = ByteLength::from_usize(DATA_LENGTH);

@@ -60,9 +60,9 @@ use vdk_descriptors::nvme::{
     SubmissionEntry, Version,
 };
 use vdk_hal::address::ByteLength;
-use vdk_hal::event::DeviceEvent;
+use vdk_hal::event::{DeviceEvent, DeviceEvents};
 use vdk_hal::interrupt::EventFd;
-use vdk_iommu::Domain;
+use vdk_iommu::{AddressWidth, Domain};
 use zerocopy::IntoBytes;
 
 use crate::kit::Session;
@@ -137,7 +137,23 @@ impl Controller {
     ///
     /// [`StartError`]; the controller is off then.
     pub fn start(session: Session, options: ControllerOptions) -> Result<Self, StartError> {
-        Device::start(session, options).map(|device| Self { device: Arc::new(device) })
+        let domain = Domain::new(session.dma()?, AddressWidth::FULL)?;
+        Self::start_in(session, &domain, options)
+    }
+
+    /// As [`start`](Self::start), in an address space that other drivers map memory in too:
+    /// that of `session`, so that what one maps all devices in it reach.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_in(
+        session: Session,
+        domain: &Domain,
+        options: ControllerOptions,
+    ) -> Result<Self, StartError> {
+        let domain = domain.with_width(AddressWidth::FULL);
+        Device::start(session, domain, options).map(|device| Self { device: Arc::new(device) })
     }
 
     /// What the controller says of itself, and what it gave.
@@ -274,6 +290,12 @@ impl Controller {
     #[must_use]
     pub fn next_device_event(&self) -> Option<DeviceEvent> {
         self.device.session().events().next()
+    }
+
+    /// The queue that [`next_device_event`](Self::next_device_event) takes from.
+    #[must_use]
+    pub fn device_events(&self) -> &DeviceEvents {
+        self.device.session().events()
     }
 
     /// Resets the controller: disables and enables it. Queue pairs find themselves reset and

@@ -214,6 +214,23 @@ fn a_start_past_its_deadline_has_the_function_closed_under_it() {
 }
 
 #[test]
+fn an_event_reaches_a_driver_whose_queue_is_full() {
+    let mut bench = Bench::new("fake:full", Msix, Fault::None, PATIENT);
+    let running = bench.start();
+    let context = running.with(|probe| probe.context.clone()).unwrap();
+    context.dispatch(|probe| probe.hang()).unwrap();
+    bench.hung.recv_timeout(LONG).unwrap();
+    while context.dispatch(|_| ()).is_ok() {}
+    bench.node.events().raise(DeviceEvent::Error);
+    while bench.node.events().event().wait(Duration::ZERO).unwrap() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(bench.open_gate.take());
+    bench.wait_for("Error", 1);
+    assert!(matches!(running.stop(), DriverState::Stopped(StopReason::Terminated)));
+}
+
+#[test]
 fn removal_and_release_stop_the_driver_and_an_error_does_not() {
     for (event, note, reason) in [
         (DeviceEvent::Removed, "Removed", StopReason::Removed),

@@ -310,16 +310,26 @@ fn only_the_first_channel_listens_to_a_vector_that_all_share() {
 }
 
 #[test]
-fn a_channel_without_interrupt_can_only_be_polled() {
+fn a_channel_without_interrupt_looks_instead_unless_it_is_to_sleep() {
     let fake = FakeIoat::new();
     fake.set_interrupt_kind(None);
     let ioat = Ioat::start(fake.open()).unwrap();
     let mut channel = ioat.channel::<u32>(0, ChannelOptions::default()).unwrap();
     assert!(!channel.has_interrupt());
     let refused = Err(WaitError::NoInterrupt { channel: 0 });
-    assert_eq!(channel.wait(CompletionMode::Adaptive, SHORT), refused);
     assert_eq!(channel.wait(CompletionMode::Interrupt, SHORT), refused);
-    assert_eq!(channel.wait(CompletionMode::Poll, SHORT), Ok(()), "nothing is outstanding");
+    let memory = SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).unwrap();
+    let memory: DmaRegion<Bidirectional> = ioat.domain().map(memory).unwrap();
+    let at = |offset| memory.segment(offset, 8).unwrap().iova;
+    for (mode, paused) in
+        [(CompletionMode::Adaptive, false), (CompletionMode::Poll, false), (CompletionMode::Adaptive, true)]
+    {
+        fake.set_faults(Faults { paused, ..Faults::default() });
+        channel.copy(&[CopySegment { source: at(0), destination: at(64), length: 8 }], 1).unwrap();
+        let waited = channel.wait(mode, SHORT);
+        assert_eq!(matches!(waited, Err(WaitError::TimedOut(_))), paused, "{mode:?}: {waited:?}");
+        assert_eq!(channel.poll(9, |_| ()).unwrap(), usize::from(!paused));
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! Configuration space as a session shows it.
+//! What a session keeps its driver from: bits of configuration space, and hitting others.
 
 use crate::hal::config::{ConfigError, ConfigSpace};
 use crate::hal::mmio::Width;
+use crate::hal::reset::ResetKind;
 
 use super::{Inner, Session, SessionError};
 
@@ -47,6 +48,20 @@ impl ConfigSpace for Inner {
 }
 
 impl Session {
+    /// The best kind of reset that hits this function and no other, for who resets without
+    /// being asked: a hot reset ends what the neighbours do, which may be driven from here.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::NotOpen`].
+    pub fn own_reset_kind(&self) -> Result<Option<ResetKind>, SessionError> {
+        let kinds = self.reset_kinds()?;
+        Ok(kinds.into_iter().find(|kind| match kind {
+            ResetKind::FunctionLevel | ResetKind::PowerManagement => true,
+            ResetKind::Hot => false,
+        }))
+    }
+
     /// Shows that the function masters no bus, after the guards of
     /// [`enable_bus_master`](Self::enable_bus_master) were dropped: the last means to end its
     /// access to memory. What is gone or closed masters no bus.

@@ -278,20 +278,6 @@ impl Session {
         Ok(self.open_inner()?.function.reset_kinds())
     }
 
-    /// The best kind of reset that hits this function and no other, for who resets without
-    /// being asked: a hot reset ends what the neighbours do, which may be driven from here.
-    ///
-    /// # Errors
-    ///
-    /// [`SessionError::NotOpen`].
-    pub fn own_reset_kind(&self) -> Result<Option<ResetKind>, SessionError> {
-        let kinds = self.reset_kinds()?;
-        Ok(kinds.into_iter().find(|kind| match kind {
-            ResetKind::FunctionLevel | ResetKind::PowerManagement => true,
-            ResetKind::Hot => false,
-        }))
-    }
-
     /// Resets the function, then puts back memory decoding, the vectors of
     /// [`configure_interrupts`](Self::configure_interrupts), and bus mastering last. What
     /// the device itself was set up for is gone; mappings stay.
@@ -345,8 +331,10 @@ impl Session {
         }
     }
 
-    /// What the function tells out of band, for the kit.
-    pub(crate) fn events(&self) -> &DeviceEvents {
+    /// What the function tells out of band: that it is gone, that the kernel wants it back,
+    /// that it had an error. Where the kit runs the driver, it takes these and tells it.
+    #[must_use]
+    pub fn events(&self) -> &DeviceEvents {
         self.handle.inner.function.events()
     }
 

@@ -10,6 +10,7 @@ use vdk_driver::nvme::{
     ResetError, WaitError,
 };
 use vdk_hal::event::DeviceEvent;
+use vdk_hal::poll::{Deadline, SystemClock};
 
 use super::bed::{Bed, LONG, is_failure, note};
 use crate::guest::Guest;
@@ -165,7 +166,7 @@ pub(super) fn unplug(guest: &Guest) -> Result<()> {
     let mut bed = Bed::new(guest, 1 << 16)?;
     let function = node.name().to_owned();
     let (mut first, mut total, mut ended, mut twice) = (0, 0u64, BTreeMap::new(), None);
-    let mut asked = false;
+    let (mut asked, mut told) = (false, None);
     let failure = loop {
         // Keep it busy until it is gone.
         match submit_all(&mut bed, first) {
@@ -184,13 +185,26 @@ pub(super) fn unplug(guest: &Guest) -> Result<()> {
         if let Err(error) = bed.pair.poll(u32::MAX, |completion| note(&mut ended, &mut twice, completion)) {
             break error.to_string();
         }
-        if let Some(DeviceEvent::Removed | DeviceEvent::ReleaseRequested) = bed.controller.next_device_event()
+        if let Some(event @ (DeviceEvent::Removed | DeviceEvent::ReleaseRequested)) =
+            bed.controller.next_device_event()
         {
-            break "an event told of the removal".to_owned();
+            told = Some(event);
+            break format!("{event:?}");
         }
         ensure!(ended.len() < 2_000_000, "{function} was never removed");
     };
     println!("{function}: {failure}");
+    // The failure may be found before the event comes, but the event has to come.
+    let clock = SystemClock::new();
+    let deadline = Deadline::after(&clock, Duration::from_secs(30));
+    while told.is_none() {
+        ensure!(!deadline.is_over(&clock), "no event told of the removal of {function}");
+        bed.controller.device_events().event().wait(Duration::from_millis(100))?;
+        told = bed
+            .controller
+            .next_device_event()
+            .filter(|event| matches!(event, DeviceEvent::Removed | DeviceEvent::ReleaseRequested));
+    }
     let recovered = bed.pair.recover(|completion| note(&mut ended, &mut twice, completion));
     let _ = recovered;
     ensure!(twice.is_none(), "command {twice:?} ended twice");
