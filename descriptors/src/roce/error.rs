@@ -101,6 +101,9 @@ pub enum Foreign {
     /// Another UDP port.
     #[error("udp port {0}")]
     Port(u16),
+    /// A later fragment of an IP packet: it has no UDP header, and RoCE is never fragmented.
+    #[error("a later fragment of an ip packet")]
+    Fragment,
 }
 
 /// Why a frame cannot be built.

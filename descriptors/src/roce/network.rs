@@ -202,14 +202,16 @@ impl Network {
                 if protocol != IpProtocol::Udp {
                     return Err(FrameError::Foreign(Foreign::Protocol(protocol.into())));
                 }
-                let udp =
-                    packet.get(40..length).ok_or(FrameError::truncated("ipv6", length, packet.len()))?;
+                let udp = packet.get(40..length).ok_or_else(|| cut_short("ipv6", packet, 40, length))?;
                 Ok((Self::Ipv6(header, read_udp(udp)?), length))
             }
             ETHERTYPE_ROCE_V1 => {
                 let (header, protocol, length) = read_ipv6(packet)?;
                 if protocol != NEXT_IS_BTH {
                     return Err(FrameError::Foreign(Foreign::Protocol(protocol.into())));
+                }
+                if packet.len() < length {
+                    return Err(FrameError::truncated("the global route header", length, packet.len()));
                 }
                 Ok((Self::GlobalRoute(header), length))
             }
@@ -220,7 +222,8 @@ impl Network {
     #[inline]
     fn read_ipv4(packet: &[u8]) -> Result<(Self, usize), FrameError> {
         let Some(header) = packet.first_chunk::<20>() else {
-            return Err(FrameError::truncated("the ipv4 header", 20, packet.len()));
+            let error = FrameError::truncated("the ipv4 header", 20, packet.len());
+            return Err(unless_other_protocol(packet, 9, &[IpProtocol::Udp], error));
         };
         let view = Ipv4Packet::new_unchecked(&header[..]);
         if view.version() != 4 {
@@ -232,7 +235,10 @@ impl Network {
         if view.header_len() != 20 {
             return Err(unless_foreign(packet, FrameError::Ipv4Options(view.header_len())));
         }
-        if view.more_frags() || view.frag_offset() != 0 {
+        if view.frag_offset() != 0 {
+            return Err(FrameError::Foreign(Foreign::Fragment));
+        }
+        if view.more_frags() {
             let field = u16::from_be_bytes([header[6], header[7]]);
             return Err(unless_foreign(packet, FrameError::Fragment(field)));
         }
@@ -240,8 +246,7 @@ impl Network {
             return Err(unless_foreign(packet, FrameError::Ipv4Checksum(view.checksum())));
         }
         let length = usize::from(view.total_len());
-        let udp =
-            packet.get(20..length).ok_or(FrameError::truncated("ipv4", length.max(20), packet.len()))?;
+        let udp = packet.get(20..length).ok_or_else(|| cut_short("ipv4", packet, 20, length))?;
         let header = Ipv4 {
             source: view.src_addr(),
             destination: view.dst_addr(),
@@ -395,14 +400,27 @@ fn sum(header: &[u8; 20]) -> u16 {
     u16::from_be_bytes([high, low])
 }
 
-/// What is wrong with an IPv4 packet of UDP; or that it is sent to another port, in which case
-/// it is none of ours.
+/// What is wrong with an IPv4 packet of UDP; or that it is sent to another port, or a later
+/// fragment, which has no port, in which case it is none of ours.
 #[cold]
 fn unless_foreign(packet: &[u8], error: FrameError) -> FrameError {
     let start = packet.first().map_or(20, |byte| usize::from(byte & 0x0f) * 4);
     let later = packet.get(6..8).is_some_and(|field| [field[0] & 0x1f, field[1]] != [0, 0]);
-    match packet.get(start + 2..start + 4) {
-        Some(port) if start >= 20 && !later => match u16::from_be_bytes([port[0], port[1]]) {
+    if later {
+        FrameError::Foreign(Foreign::Fragment)
+    } else if start < 20 {
+        error
+    } else {
+        unless_other_port(packet.get(start..).unwrap_or_default(), error)
+    }
+}
+
+/// What is wrong with the UDP datagram that begins in `udp`, however short that is; or that it
+/// is sent to another port.
+#[cold]
+fn unless_other_port(udp: &[u8], error: FrameError) -> FrameError {
+    match udp {
+        [_, _, high, low, ..] => match u16::from_be_bytes([*high, *low]) {
             UDP_PORT => error,
             port => FrameError::Foreign(Foreign::Port(port)),
         },
@@ -410,20 +428,38 @@ fn unless_foreign(packet: &[u8], error: FrameError) -> FrameError {
     }
 }
 
-/// Reads an IPv6 header. Gives back what follows it and how many bytes the packet has.
+/// What is wrong with an IP packet of UDP that ends before the length in its header.
+#[cold]
+fn cut_short(part: &'static str, packet: &[u8], header: usize, length: usize) -> FrameError {
+    let error = FrameError::truncated(part, length.max(header), packet.len());
+    unless_other_port(packet.get(header..).unwrap_or_default(), error)
+}
+
+/// What is wrong with an IP header that is cut short; or that its packet is not of `ours`, as
+/// the byte at `place` says when it is there.
+#[cold]
+fn unless_other_protocol(packet: &[u8], place: usize, ours: &[IpProtocol], error: FrameError) -> FrameError {
+    match packet.get(place) {
+        Some(byte) if !ours.contains(&IpProtocol::from(*byte)) => {
+            FrameError::Foreign(Foreign::Protocol(*byte))
+        }
+        _ => error,
+    }
+}
+
+/// Reads an IPv6 header. Gives back what follows it and how many bytes the packet has, which
+/// may be more than there are.
 #[inline]
 fn read_ipv6(packet: &[u8]) -> Result<(Ipv6, IpProtocol, usize), FrameError> {
     let Some(header) = packet.first_chunk::<40>() else {
-        return Err(FrameError::truncated("the ipv6 header", 40, packet.len()));
+        let error = FrameError::truncated("the ipv6 header", 40, packet.len());
+        return Err(unless_other_protocol(packet, 6, &[IpProtocol::Udp, NEXT_IS_BTH], error));
     };
     let view = Ipv6Packet::new_unchecked(&header[..]);
     if view.version() != 6 {
         return Err(FrameError::IpVersion(view.version()));
     }
     let length = view.total_len();
-    if packet.len() < length {
-        return Err(FrameError::truncated("ipv6", length, packet.len()));
-    }
     let header = Ipv6 {
         source: view.src_addr(),
         destination: view.dst_addr(),
@@ -438,7 +474,8 @@ fn read_ipv6(packet: &[u8]) -> Result<(Ipv6, IpProtocol, usize), FrameError> {
 #[inline]
 fn read_udp(packet: &[u8]) -> Result<Udp, FrameError> {
     let Some(header) = packet.first_chunk::<8>() else {
-        return Err(FrameError::truncated("the udp header", 8, packet.len()));
+        let error = FrameError::truncated("the udp header", 8, packet.len());
+        return Err(unless_other_port(packet, error));
     };
     let view = UdpPacket::new_unchecked(&header[..]);
     if view.dst_port() != UDP_PORT {

@@ -1,6 +1,7 @@
 //! Frames of Linux, of hardware and of another implementation, read and rebuilt.
 
 mod captures;
+mod foreign;
 mod reference;
 mod round_trip;
 mod vectors;

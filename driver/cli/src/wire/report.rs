@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use vdk_driver::descriptors::roce::{
-    Extension, Foreign, Frame, FrameError, Headers, Operation, Qpn, SyndromeKind, Transport, Unverified,
+    Extension, Frame, FrameError, Headers, Operation, Qpn, SyndromeKind, Transport, Unverified,
 };
 
 use super::capture::Captured;
@@ -117,7 +117,7 @@ impl Report {
         let mut record = Record { number, time, ..Record::default() };
         let unverified = match Unverified::parse(captured.bytes) {
             Ok(unverified) => unverified,
-            Err(FrameError::Foreign(Foreign::EtherType(_) | Foreign::Protocol(_) | Foreign::Port(_))) => {
+            Err(FrameError::Foreign(_)) => {
                 self.other += 1;
                 return None;
             }
