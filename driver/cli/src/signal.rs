@@ -1,15 +1,26 @@
-//! Interruption by the user.
+//! Interruption by the user or by the device.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use vdk_driver::hal::event::{DeviceEvent, DeviceEvents};
 
 /// Whether the user asked to stop, by Ctrl-C or SIGTERM. A second request ends the process
 /// at once.
 #[derive(Clone, Debug)]
-pub(crate) struct StopRequest(Arc<AtomicBool>);
+pub(crate) struct StopRequest {
+    flag: Arc<AtomicBool>,
+    device: Option<Device>,
+}
+
+/// A device that is looked after, and why it is lost, for all clones.
+#[derive(Clone, Debug)]
+struct Device {
+    events: DeviceEvents,
+    lost: Arc<OnceLock<DeviceLost>>,
+}
 
 impl StopRequest {
     /// Begins to listen.
@@ -21,13 +32,39 @@ impl StopRequest {
                 .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
                 .context("cannot listen for signals")?;
         }
-        Ok(Self(flag))
+        Ok(Self { flag, device: None })
     }
 
     /// Whether to stop.
     pub(crate) fn is_set(&self) -> bool {
         // ORDERING: Relaxed; the flag carries nothing but itself.
-        self.0.load(Ordering::Relaxed)
+        self.flag.load(Ordering::Relaxed)
+    }
+
+    /// Has [`check`](Self::check) look after a device too, by what it tells out of band.
+    pub(crate) fn watching(self, events: &DeviceEvents) -> Self {
+        Self { device: Some(Device { events: events.clone(), lost: Arc::default() }), ..self }
+    }
+
+    /// Whether to go on. Takes a system call.
+    ///
+    /// # Errors
+    ///
+    /// [`Interrupted`], which says that things are `left` like this; [`DeviceLost`].
+    pub(crate) fn check(&self, left: &'static str) -> Result<()> {
+        if self.is_set() {
+            return Err(Interrupted(left).into());
+        }
+        let Some(Device { events, lost }) = &self.device else { return Ok(()) };
+        if lost.get().is_none()
+            && let Some(event) = events.next()
+        {
+            let _ = lost.set(DeviceLost { event, left });
+        }
+        match lost.get() {
+            Some(lost) => Err((*lost).into()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -35,3 +72,46 @@ impl StopRequest {
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("interrupted: {0}")]
 pub(crate) struct Interrupted(pub(crate) &'static str);
+
+/// The device cannot be used any more. Says how things are left.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("{}: {left}", reason(*event))]
+pub(crate) struct DeviceLost {
+    event: DeviceEvent,
+    left: &'static str,
+}
+
+fn reason(event: DeviceEvent) -> &'static str {
+    match event {
+        DeviceEvent::Removed => "the device was removed",
+        DeviceEvent::ReleaseRequested => "the system asked for the device back, to unbind or remove it",
+        DeviceEvent::Error => "the device reported an uncorrectable error, see `dmesg`",
+        _ => "something happened to the device",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_device_tells_stops_everybody_who_looks_after_it() {
+        for (event, text) in [
+            (DeviceEvent::Removed, "the device was removed: so"),
+            (
+                DeviceEvent::ReleaseRequested,
+                "the system asked for the device back, to unbind or remove it: so",
+            ),
+            (DeviceEvent::Error, "the device reported an uncorrectable error, see `dmesg`: so"),
+        ] {
+            let events = DeviceEvents::new().unwrap();
+            let stop = StopRequest::listen().unwrap().watching(&events);
+            let other = stop.clone();
+            stop.check("so").unwrap();
+            events.raise(event);
+            assert_eq!(other.check("so").unwrap_err().to_string(), text);
+            assert_eq!(stop.check("so").unwrap_err().to_string(), text);
+            assert!(!stop.is_set());
+        }
+    }
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use vdk_driver::descriptors::sg::{SgLimits, SgList, refine};
+use vdk_driver::hal::event::DeviceEvents;
 use vdk_driver::hal::function::PciNode;
 use vdk_driver::hal::poll::{Clock, Deadline, SystemClock};
 use vdk_driver::ioat::{
@@ -17,7 +18,7 @@ use vdk_driver::kit::Session;
 use vdk_firmware_stubs::StubNode;
 
 use super::half::Half;
-use crate::signal::{Interrupted, StopRequest};
+use crate::signal::StopRequest;
 
 /// How the channel is used.
 #[derive(Clone, Copy, Debug)]
@@ -80,13 +81,16 @@ impl Engine {
         self.ioat.domain()
     }
 
+    /// What happens to the device beside its work.
+    pub(super) fn device_events(&self) -> &DeviceEvents {
+        self.ioat.device_events()
+    }
+
     /// Hands a half to the device.
     pub(super) fn submit(&mut self, half: Half, stop: &StopRequest) -> Result<()> {
         let mut half = half;
         loop {
-            if stop.is_set() {
-                return Err(Interrupted(LEFT).into());
-            }
+            stop.check(LEFT)?;
             half.describe(&mut self.source, &mut self.destination)?;
             let needed = refine(&self.source, &self.destination, self.ioat.facts().transfer_cap)?.count();
             let posted = if needed <= self.channel.capacity() {
@@ -136,9 +140,7 @@ impl Engine {
     /// Waits for the oldest half, and repeats a copy that failed.
     pub(super) fn complete(&mut self, stop: &StopRequest) -> Result<Half> {
         loop {
-            if stop.is_set() {
-                return Err(Interrupted(LEFT).into());
-            }
+            stop.check(LEFT)?;
             if let Some(completion) = self.ended.pop_front() {
                 if completion.result.is_ok() {
                     return Ok(completion.owner);
@@ -156,9 +158,7 @@ impl Engine {
         let clock = SystemClock::new();
         let deadline = Deadline::after(&clock, self.settings.deadline);
         loop {
-            if stop.is_set() {
-                return Err(Interrupted(LEFT).into());
-            }
+            stop.check(LEFT)?;
             let slice = SLICE.min(deadline.remaining(&clock));
             let waited = self.channel.wait(self.settings.mode, slice);
             let Self { channel, ended, .. } = self;

@@ -81,6 +81,7 @@ pub(crate) fn run(arguments: &CopyArguments, json: bool) -> Result<()> {
     let begin = Instant::now();
     let mut checksum = crc32fast::Hasher::new();
     let mut engine = Engine::start(node, stub, settings(arguments))?;
+    let stop = stop.watching(engine.device_events());
     let moved = transfer(arguments, &mut input, &mut output, &mut engine, &mut checksum, &stop);
     let stopped = engine.stop();
     moved?;

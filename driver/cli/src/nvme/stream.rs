@@ -9,7 +9,7 @@ use vdk_driver::block::{BlockDevice, BlockEnd, BlockError, BlockOperation, Block
 use vdk_driver::iommu::{DmaBuffer, DmaPool, PoolOptions};
 use vdk_driver::nvme::{BlockQueue, CompletionMode, Controller, Namespace, QueueOptions};
 
-use crate::signal::{Interrupted, StopRequest};
+use crate::signal::StopRequest;
 
 /// How much one request moves.
 pub(super) const CHUNK: u64 = 1 << 20;
@@ -34,7 +34,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Opens a queue and takes buffers.
+    /// Opens a queue and takes buffers. It stops on `stop`, and when something happens to the
+    /// controller.
     pub(super) fn open(controller: &Controller, namespace: Namespace, stop: StopRequest) -> Result<Self> {
         let chunk = usize::try_from(CHUNK)?;
         let slabs = REQUESTS.div_ceil(2);
@@ -48,7 +49,7 @@ impl Stream {
             buffers,
             ended: BTreeMap::new(),
             posted: std::collections::VecDeque::new(),
-            stop,
+            stop: stop.watching(controller.device_events()),
             _pool: pool,
         })
     }
@@ -95,9 +96,7 @@ impl Stream {
                 end.result?;
                 return Ok(end.memory);
             }
-            if self.stop.is_set() {
-                return Err(Interrupted(LEFT).into());
-            }
+            self.stop.check(LEFT)?;
             match self.queue.wait(SLICE) {
                 Ok(()) | Err(BlockError::TimedOut(_)) => {}
                 Err(error) => return Err(self.give_up(error)),
@@ -138,9 +137,7 @@ impl Stream {
             while next < end
                 && let Some(buffer) = self.buffer()
             {
-                if self.stop.is_set() {
-                    return Err(Interrupted(LEFT).into());
-                }
+                self.stop.check(LEFT)?;
                 let count = per_chunk.min(end - next);
                 self.submit(BlockOperation::Read, next, count, Some(buffer))?;
                 lengths.push_back(usize::try_from(count << namespace.block_exponent())?);
@@ -158,3 +155,45 @@ impl Stream {
 
 /// What an interruption leaves.
 const LEFT: &str = "the device was stopped; blocks that were moved before stay moved";
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use vdk_driver::hal::function::PciNode;
+    use vdk_driver::kit::Session;
+    use vdk_driver::nvme::ControllerOptions;
+    use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
+
+    use super::*;
+
+    #[test]
+    fn a_release_request_and_a_removal_end_the_stream() {
+        for removed in [false, true] {
+            let node = StubNode::new(StubKind::Nvme, StubOptions::default()).unwrap();
+            let opened: Arc<dyn PciNode> = node.clone();
+            let session = Session::open(&opened, "test").unwrap();
+            let controller = Controller::start(session, ControllerOptions::default()).unwrap();
+            let namespace = controller.namespace(1).unwrap();
+            let before = controller.domain().statistics().mappings;
+            let mut stream = Stream::open(&controller, namespace, StopRequest::listen().unwrap()).unwrap();
+            let mut bytes = 0;
+            let ended = stream.read(&namespace, 0, namespace.blocks(), |part| {
+                bytes += part.len();
+                if removed {
+                    node.remove();
+                } else {
+                    node.request_release();
+                }
+                Ok(())
+            });
+            let error = ended.unwrap_err().to_string();
+            assert!(bytes < 64 << 20, "it read on to the end");
+            let text = if removed { "removed" } else { "asked for the device back" };
+            assert!(error.contains(text), "{error}");
+            drop(stream);
+            controller.stop().unwrap();
+            assert_eq!(controller.domain().statistics().mappings, before, "memory is left behind");
+        }
+    }
+}

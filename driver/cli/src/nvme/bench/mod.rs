@@ -28,6 +28,7 @@ pub(super) fn run(arguments: &BenchArguments, json: bool) -> Result<()> {
     let target = &arguments.target.target;
     let controller = super::start(target, "vdk nvme bench", arguments.queues, arguments.block_size)?;
     let namespace = super::namespace(&controller, &arguments.target)?;
+    let stop = stop.watching(controller.device_events());
     let measured = measure(arguments, &controller, namespace, &stop);
     controller.stop()?;
     let report = measured?;

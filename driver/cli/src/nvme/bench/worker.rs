@@ -14,10 +14,14 @@ use vdk_driver::nvme::{
 use super::order::Order;
 use super::report::latencies;
 use crate::nvme::arguments::{BenchArguments, Wait};
-use crate::signal::StopRequest;
+use crate::signal::{Interrupted, StopRequest};
 
 /// How long a wait lasts before it looks whether the user wants to stop.
 const SLICE: Duration = Duration::from_millis(100);
+/// Nanoseconds between two looks whether something happened to the controller.
+const CHECK_INTERVAL: u64 = 100_000_000;
+/// What an interruption leaves.
+const LEFT: &str = "the measurement was given up";
 /// How many looks that find nothing lie between two readings of the clock.
 const LOOKS: u32 = 4096;
 /// After how many looks that find nothing a smaller batch is handed over.
@@ -113,7 +117,12 @@ impl Worker {
         // The rest keeps the controller busy while so many come together for one doorbell.
         let batch = if self.mode == CompletionMode::Poll { (depth / 4).max(1) } else { 1 };
         let (mut looks, mut now, mut held) = (0u32, 0, 0);
+        let mut next_check = 0;
         while now < end {
+            if now >= next_check {
+                stop.check(LEFT).or_else(unless_interrupted)?;
+                next_check = now + CHECK_INTERVAL;
+            }
             let taken = self.take(depth)?;
             if taken > 0 {
                 // One reading of the clock for what came together.
@@ -133,7 +142,8 @@ impl Worker {
             }
             if self.mode != CompletionMode::Poll {
                 match self.pair.wait(self.mode, SLICE) {
-                    Ok(()) | Err(WaitError::TimedOut(_)) => {}
+                    Ok(()) => {}
+                    Err(WaitError::TimedOut(_)) => now = elapsed(),
                     Err(error) => return Err(error.into()),
                 }
                 if stop.is_set() {
@@ -207,6 +217,11 @@ impl Worker {
             Err(rejected) => Err(rejected.reason.into()),
         }
     }
+}
+
+/// Whoever interrupts a measurement still wants to see it, up to there.
+fn unless_interrupted(error: anyhow::Error) -> Result<()> {
+    if error.is::<Interrupted>() { Ok(()) } else { Err(error) }
 }
 
 /// Processor time of this thread.
