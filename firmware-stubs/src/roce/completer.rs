@@ -132,7 +132,10 @@ impl Requester {
 
     /// Packets from `psn` on were lost: sends them again, once.
     fn send_again(&mut self, now: Time, psn: u64, host: &mut impl Host, counters: &mut Counters) -> Outcome {
-        if self.went_back_to == Some(psn) {
+        // While the other side is not ready, what follows the request that it refused is out of
+        // sequence there: it will be sent again anyway.
+        let waiting = self.not_ready_until.is_some() && self.cursor.psn == psn;
+        if waiting || self.went_back_to == Some(psn) {
             return Outcome::Fine;
         }
         if self.retries_left == 0 {

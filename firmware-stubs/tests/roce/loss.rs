@@ -1,6 +1,6 @@
 //! A reliable connection on a bad wire: what is lost, comes twice, or comes late.
 
-use vdk_descriptors::roce::{Frame, Opcode, PathMtu, Psn, Syndrome};
+use vdk_descriptors::roce::{Extension, Frame, Opcode, PathMtu, Psn, Syndrome};
 use vdk_firmware_stubs::roce::{Operation, State, Status};
 
 use crate::lab::{End, Lab, Settings, statuses};
@@ -382,4 +382,30 @@ fn what_cannot_be_sent_again_and_had_arrived_is_done_and_holds_up_nobody() {
     lab.settle();
     assert_eq!(statuses(&lab.client.sends_done()), [(1, None), (2, None), (3, None)]);
     assert_eq!((lab.client.state(), lab.server.state()), (State::ReadyToSend, State::ReadyToSend));
+}
+
+#[test]
+fn a_sequence_nak_while_the_receiver_is_not_ready_costs_no_retry() {
+    let mut lab = Lab::new(Settings { retries: 0, rnr_retries: 1, ..settings() });
+    let entry = lab.client.entry(0, 8);
+    lab.client.post(1, Operation::Send, &[entry]);
+    let request = lab.next_frame(End::Client).unwrap();
+    lab.deliver(End::Server, &request);
+    let not_ready = lab.next_frame(End::Server).unwrap();
+    lab.deliver(End::Client, &not_ready);
+    // What was on its way behind the request is out of sequence for the receiver.
+    let mut gap = Frame::parse(&not_ready).unwrap();
+    let Extension::Acknowledge(aeth) = &mut gap.headers.extension else { panic!("{gap:?}") };
+    aeth.syndrome = Syndrome::from_byte(0x60);
+    let mut bytes = [0; 200];
+    let length = gap.build(&mut bytes).unwrap();
+    lab.deliver(End::Client, &bytes[..length]);
+    assert_eq!(lab.client.state(), State::ReadyToSend);
+    let entry = lab.server.entry(0, 8);
+    lab.server.post_receive(2, &[entry]);
+    lab.settle();
+    assert_eq!(statuses(&lab.client.sends_done()), [(1, None)]);
+    assert_eq!(statuses(&lab.server.receives_done()), [(2, None)]);
+    let counters = lab.client.endpoint.counters(lab.client.number).unwrap();
+    assert_eq!((counters.sequence_naks_received, counters.sent_again), (1, 1));
 }
