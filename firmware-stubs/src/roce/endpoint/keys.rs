@@ -42,7 +42,7 @@ struct Region {
 }
 
 /// One place of the table. Its generation is part of the key, so that the key of a region that
-/// is gone does not open the next one.
+/// is gone opens no later one. When there is no further generation, the place is not used again.
 #[derive(Debug, Default)]
 struct Place {
     generation: u8,
@@ -125,8 +125,11 @@ impl KeyTable {
         let index = index(key);
         let place = self.places.get_mut(index).filter(|place| place.generation == generation(key))?;
         let region = place.region.take()?;
-        place.generation = place.generation.wrapping_add(1);
-        self.free.push(index);
+        // A place whose generations are used up stays empty: a key is never given twice.
+        if let Some(next) = place.generation.checked_add(1) {
+            place.generation = next;
+            self.free.push(index);
+        }
         Some(region.bytes)
     }
 
@@ -289,6 +292,21 @@ mod tests {
         assert_eq!(table.bytes(first.key), None);
         assert_eq!(table.bytes(second.key), Some(&[2][..]));
         assert!(second.address > first.address);
+    }
+
+    #[test]
+    fn no_key_comes_back_however_often_regions_are_registered() {
+        let mut table = KeyTable::default();
+        let mut dead = std::collections::HashSet::new();
+        for cycle in 0..300 {
+            let region = table.register(DOMAIN, Rights::ALL, vec![3]).unwrap();
+            assert!(dead.insert(region.key), "cycle {cycle} gives the dead key {:#x} again", region.key);
+            assert_eq!(table.deregister(region.key), Some(vec![3]));
+        }
+        let last = table.register(DOMAIN, Rights::ALL, vec![4]).unwrap();
+        assert!(dead.iter().all(|key| table.bytes(*key).is_none()));
+        assert_eq!(table.bytes(last.key), Some(&[4][..]));
+        assert_eq!(table.places.len(), 3, "a place is used for 256 regions before the next one is");
     }
 
     #[test]
