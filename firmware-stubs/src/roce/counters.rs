@@ -44,3 +44,10 @@ pub struct Counters {
     /// Congestion notifications that were sent.
     pub congestion_sent: u64,
 }
+
+impl Counters {
+    /// Packets that were neither taken nor answered.
+    pub(super) const fn refused(&self) -> u64 {
+        self.dropped + self.q_key_violations
+    }
+}

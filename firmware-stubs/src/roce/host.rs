@@ -18,7 +18,8 @@ pub trait Host: Memory {
 /// What can happen to a queue pair aside from its work requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// The first packet came while the queue pair could not send yet.
+    /// The first request was accepted while the queue pair could not send yet. It is reported
+    /// once for each change to RTR.
     Established(Qpn),
     /// All sends that were begun are done, and none is begun: the state is SQD.
     SendQueueDrained(Qpn),

@@ -66,6 +66,8 @@ pub struct QueuePair {
     drained_event: bool,
     /// Whether the end of draining was reported.
     drained: bool,
+    /// Whether the first request was reported since the change to RTR.
+    established: bool,
     requester: Requester,
     responder: Responder,
     counters: Counters,
@@ -82,10 +84,12 @@ const NOTIFICATION_INTERVAL: Duration = Duration::from_micros(50);
 const CONGESTION_EXPERIENCED: u8 = 3;
 
 impl QueuePair {
-    /// Makes a queue pair in the state Reset.
+    /// Makes a queue pair in the state Reset. Queues larger than [`QueueSizes::MOST`] get that
+    /// size.
     #[must_use]
     pub fn new(number: Qpn, options: &QueuePairOptions) -> Self {
         let QueuePairOptions { service, domain, sizes, window, port_mtu } = *options;
+        let sizes = sizes.clamped();
         let requester = RequesterSettings {
             service,
             number,
@@ -117,6 +121,7 @@ impl QueuePair {
             q_key: QKey(0),
             drained_event: false,
             drained: false,
+            established: false,
             requester: Requester::new(requester, sizes),
             responder: Responder::new(responder, sizes),
             counters: Counters::default(),
@@ -209,33 +214,31 @@ impl QueuePair {
     pub fn receive(&mut self, now: Time, frame: &Frame<'_>, bytes: &[u8], host: &mut impl Host) {
         self.counters.frames_received += 1;
         let bth = &frame.headers.bth;
+        // A queue pair that takes nothing says nothing either, not even that a path is congested.
+        if !self.state.receives() || !self.is_for_me(frame) {
+            self.counters.dropped += 1;
+            return;
+        }
         if bth.opcode == Opcode::CONGESTION_NOTIFICATION {
             self.counters.congestion_received += 1;
             self.requester.slow_down(now);
             host.event(Event::Congestion(self.number));
             return;
         }
-        if !self.is_for_me(frame) {
-            self.counters.dropped += 1;
-            return;
-        }
         if frame.headers.network.traffic_class() & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED {
             self.note_congestion(now, frame);
         }
         if bth.opcode.is_request() {
-            if !self.state.receives() {
-                self.counters.dropped += 1;
-                return;
-            }
-            if self.state == State::ReadyToReceive {
-                host.event(Event::Established(self.number));
-            }
+            let before = (self.responder.expected(), self.counters.refused());
             let effect = match self.service {
                 Service::Datagram => {
                     self.responder.datagram(frame, bytes, self.q_key, host, &mut self.counters)
                 }
                 _ => self.responder.request(frame, host, &mut self.counters),
             };
+            if self.state == State::ReadyToReceive && !self.established && effect == Effect::Fine {
+                self.note_established(before, host);
+            }
             self.apply(effect, host);
         } else if self.state.sends() {
             let outcome = self.requester.answer(now, frame, host, &mut self.counters);
@@ -254,7 +257,8 @@ impl QueuePair {
             Service::Datagram => Transport::UnreliableDatagram,
         };
         let bth = &frame.headers.bth;
-        if bth.opcode.transport() != transport || !PKey::DEFAULT.admits(bth.partition) {
+        let notification = bth.opcode == Opcode::CONGESTION_NOTIFICATION;
+        if !(bth.opcode.transport() == transport || notification) || !PKey::DEFAULT.admits(bth.partition) {
             return false;
         }
         if self.service == Service::Datagram {
@@ -262,6 +266,18 @@ impl QueuePair {
         }
         let network = &frame.headers.network;
         self.way.as_ref().is_some_and(|(path, _)| network.goes_back(&path.network))
+    }
+
+    /// Reports the first request that was accepted before the change to RTS. `before` is what
+    /// was expected, and how much refused, before it came.
+    #[cold]
+    fn note_established(&mut self, before: (Psn, u64), host: &mut impl Host) {
+        let (expected, refused) = before;
+        let taken = self.service == Service::Datagram || self.responder.expected() != expected;
+        if taken && self.counters.refused() == refused {
+            self.established = true;
+            host.event(Event::Established(self.number));
+        }
     }
 
     /// Remembers to tell the sender of a frame that the path is congested.
@@ -360,6 +376,7 @@ impl QueuePair {
         }
         // What waits to be sent ends with the refusal, and is still sent.
         self.state = State::Error;
+        self.congestion = None;
         self.requester.flush(host);
         self.responder.flush(host);
         match effect {
@@ -389,6 +406,7 @@ impl QueuePair {
         self.requester.flush(host);
         self.responder.flush(host);
         self.responder.silence();
+        self.congestion = None;
     }
 
     fn note_drained(&mut self, host: &mut impl Host) {

@@ -9,14 +9,46 @@ use super::work::{
 /// How large the queues of a queue pair are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueSizes {
-    /// How many sends can be posted and not completed. At least one.
+    /// How many sends can be posted and not completed: 1 to 32768.
     pub sends: u32,
-    /// How many receives can be posted and not completed. At least one.
+    /// How many receives can be posted and not completed: 1 to 32768.
     pub receives: u32,
-    /// How many pieces of memory a request may have.
+    /// How many pieces of memory a request may have: at most 32.
     pub entries: u32,
-    /// How many bytes may be posted inline.
+    /// How many bytes may be posted inline: at most 1024.
     pub inline: u32,
+}
+
+impl QueueSizes {
+    /// The largest that there can be: the queues are made at once, not as they fill.
+    pub const MOST: Self = Self { sends: 1 << 15, receives: 1 << 15, entries: 32, inline: 1024 };
+
+    /// What of it is more than there can be: its name, what was asked for, and the most.
+    #[must_use]
+    pub const fn excess(&self) -> Option<(&'static str, u32, u32)> {
+        let Self { sends, receives, entries, inline } = *self;
+        if sends > Self::MOST.sends {
+            Some(("number of sends", sends, Self::MOST.sends))
+        } else if receives > Self::MOST.receives {
+            Some(("number of receives", receives, Self::MOST.receives))
+        } else if entries > Self::MOST.entries {
+            Some(("number of scatter-gather entries", entries, Self::MOST.entries))
+        } else if inline > Self::MOST.inline {
+            Some(("number of inline bytes", inline, Self::MOST.inline))
+        } else {
+            None
+        }
+    }
+
+    /// The same, with nothing above the most that there can be.
+    pub(super) fn clamped(self) -> Self {
+        Self {
+            sends: self.sends.min(Self::MOST.sends),
+            receives: self.receives.min(Self::MOST.receives),
+            entries: self.entries.min(Self::MOST.entries),
+            inline: self.inline.min(Self::MOST.inline),
+        }
+    }
 }
 
 impl Default for QueueSizes {

@@ -212,7 +212,9 @@ impl Requester {
             Service::Datagram => u64::from(mtu),
             _ => LONGEST.min(u64::from(mtu) * MOST_OUTSTANDING),
         };
-        self.queue.post(request, mtu, most)
+        // A connection has one way, whatever the request says.
+        let destination = request.destination.filter(|_| service == Service::Datagram);
+        self.queue.post(&SendRequest { destination, ..*request }, mtu, most)
     }
 
     /// Whether there is something to send. Nothing new begins when `draining`.

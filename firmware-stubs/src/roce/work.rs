@@ -117,7 +117,7 @@ pub struct SendRequest<'a> {
     pub solicited: bool,
     /// Whether to wait for all earlier READs and atomic operations.
     pub fence: bool,
-    /// Where to; needed by datagrams and by nothing else.
+    /// Where to; needed by datagrams. A connection has its own way and ignores this.
     pub destination: Option<&'a Destination>,
 }
 

@@ -7,6 +7,7 @@
 mod attack;
 mod capture;
 mod cases;
+mod events;
 mod hostile;
 mod lab;
 mod loss;

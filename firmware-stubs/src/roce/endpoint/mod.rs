@@ -35,6 +35,16 @@ pub enum EndpointError {
     /// There are as many queue pairs as there may be.
     #[error("there are {0} queue pairs, and no more are allowed; destroy one")]
     Quota(usize),
+    /// A queue would be larger than there can be.
+    #[error("the {name} is {value:#x}, and at most {most:#x} are possible; ask for fewer")]
+    QueueSize {
+        /// What is too large.
+        name: &'static str,
+        /// What was asked for.
+        value: u32,
+        /// The most that is possible.
+        most: u32,
+    },
     /// There is no such completion queue.
     #[error("the completion queue belongs to another endpoint")]
     CompletionQueue,
@@ -72,7 +82,8 @@ pub struct Endpoint {
     stations: Vec<Station>,
     /// Queue pairs by their number less [`FIRST_NUMBER`]. A number is never used twice.
     pairs: Vec<Option<Pair>>,
-    live: usize,
+    /// The places of those that were not destroyed.
+    live: Vec<usize>,
     most: usize,
     ready: VecDeque<usize>,
     memory: KeyTable,
@@ -94,7 +105,7 @@ impl Endpoint {
         Self {
             stations,
             pairs: Vec::new(),
-            live: 0,
+            live: Vec::new(),
             most,
             ready: VecDeque::new(),
             memory: KeyTable::default(),
@@ -144,7 +155,10 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`EndpointError`]: too many queue pairs, or a foreign completion queue.
+    /// [`EndpointError`]: too many queue pairs, queues above [`QueueSizes::MOST`], or a foreign
+    /// completion queue.
+    ///
+    /// [`QueueSizes::MOST`]: crate::roce::QueueSizes::MOST
     pub fn create(
         &mut self,
         options: &QueuePairOptions,
@@ -154,13 +168,17 @@ impl Endpoint {
         if send.0.max(receive.0) >= self.completions.len() {
             return Err(EndpointError::CompletionQueue);
         }
+        if let Some((name, value, most)) = options.sizes.excess() {
+            return Err(EndpointError::QueueSize { name, value, most });
+        }
         let number = u32::try_from(self.pairs.len()).ok().and_then(|index| index.checked_add(FIRST_NUMBER));
         // The highest number is that of all members of a multicast group.
         let number = number.and_then(Qpn::new).filter(|number| *number != Qpn::MULTICAST);
-        let number = number.filter(|_| self.live < self.most).ok_or(EndpointError::Quota(self.live))?;
+        let live = self.live.len();
+        let number = number.filter(|_| live < self.most).ok_or(EndpointError::Quota(live))?;
         let queue_pair = QueuePair::new(number, options);
+        self.live.push(self.pairs.len());
         self.pairs.push(Some(Pair { queue_pair, send, receive, listed: false }));
-        self.live += 1;
         Ok(number)
     }
 
@@ -173,7 +191,7 @@ impl Endpoint {
     pub fn destroy(&mut self, number: Qpn) -> Result<Vec<(Side, u64)>, EndpointError> {
         let pair = slot(number).and_then(|slot| self.pairs.get_mut(slot)).and_then(Option::take);
         let pair = pair.ok_or(EndpointError::QueuePair(number))?;
-        self.live -= 1;
+        self.live.retain(|live| Some(*live) != slot(number));
         Ok(pair.queue_pair.destroy())
     }
 
@@ -303,7 +321,8 @@ impl Endpoint {
 
     /// Lets the timers expire that are due.
     pub fn tick(&mut self, now: Time) {
-        for slot in 0..self.pairs.len() {
+        for place in 0..self.live.len() {
+            let Some(slot) = self.live.get(place).copied() else { break };
             let due = |pair: &Pair| pair.queue_pair.deadline().is_some_and(|deadline| deadline <= now);
             if self.pairs.get(slot).and_then(Option::as_ref).is_some_and(due) {
                 self.with_slot(slot, |pair, host| pair.tick(now, host));
@@ -314,7 +333,8 @@ impl Endpoint {
     /// When [`tick`](Self::tick) is due; `None` when it is not.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        self.pairs.iter().flatten().filter_map(|pair| pair.queue_pair.deadline()).min()
+        let live = self.live.iter().filter_map(|slot| self.pairs.get(*slot)?.as_ref());
+        live.filter_map(|pair| pair.queue_pair.deadline()).min()
     }
 
     #[inline]
@@ -378,7 +398,14 @@ impl Host for View<'_> {
     }
 
     fn event(&mut self, event: Event) {
-        if self.events.len() < MOST_EVENTS {
+        // Congestion says nothing new while it is not asked for, and what others can cause at
+        // will leaves room for what ends a queue pair.
+        let most = match event {
+            Event::Congestion(_) if self.events.contains(&event) => return,
+            Event::Congestion(_) | Event::Established(_) => MOST_EVENTS / 2,
+            _ => MOST_EVENTS,
+        };
+        if self.events.len() < most {
             self.events.push_back(event);
         }
     }
@@ -406,5 +433,25 @@ impl Memory for View<'_> {
 
     fn invalidate(&mut self, domain: ProtectionDomain, key: u32) -> Result<(), MemoryError> {
         self.memory.invalidate(domain, key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_look_at_no_queue_pair_that_was_destroyed() {
+        let mut endpoint = Endpoint::new(Vec::new(), 3);
+        let queue = endpoint.completion_queue(1);
+        let options = QueuePairOptions::default();
+        let kept = endpoint.create(&options, queue, queue).unwrap();
+        for _ in 0..100 {
+            let number = endpoint.create(&options, queue, queue).unwrap();
+            endpoint.destroy(number).unwrap();
+        }
+        let last = endpoint.create(&options, queue, queue).unwrap();
+        assert_eq!(endpoint.live, [slot(kept).unwrap(), slot(last).unwrap()]);
+        assert_eq!(endpoint.pairs.len(), 102);
     }
 }

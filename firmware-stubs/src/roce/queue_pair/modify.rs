@@ -42,7 +42,11 @@ impl QueuePair {
         }
         self.set(attributes);
         self.state = to;
-        if to == State::SendQueueDrain {
+        if to == State::ReadyToReceive {
+            self.established = false;
+        }
+        // Only the change to SQD drains. From there to itself only attributes change.
+        if to == State::SendQueueDrain && from != to {
             self.drained = false;
             self.note_drained(host);
         }
