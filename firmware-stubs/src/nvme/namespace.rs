@@ -1,9 +1,11 @@
 //! Namespaces and what keeps their blocks.
 
 use std::fs::File;
+use std::sync::Arc;
 
 use vdk_descriptors::nvme::Status;
 use vdk_hal::address::{ByteLength, Iova};
+use vdk_hal::bar::{Liveness, LivenessState};
 use vdk_hal::memory::SharedMemory;
 use vdk_iommu::soft::Burst;
 
@@ -27,7 +29,43 @@ pub(super) struct Namespace {
 #[derive(Debug)]
 enum Store {
     Memory(Vec<u8>),
-    File { memory: SharedMemory, file: File },
+    File(Backing),
+}
+
+/// A file that keeps blocks. Whoever else has it may make it shorter at any time.
+#[derive(Debug)]
+struct Backing {
+    memory: SharedMemory,
+    file: File,
+    /// Whether the file is still as long as the mapping.
+    liveness: Arc<Liveness>,
+}
+
+impl Backing {
+    fn is_whole(&self) -> bool {
+        self.liveness.state() == LivenessState::Live
+    }
+
+    fn read(&self, start: usize, out: &mut [u8]) -> Result<(), Status> {
+        self.memory.read(start, out).map_err(|_| Status::INTERNAL_ERROR)?;
+        // Behind the end of the file were ones.
+        if self.is_whole() { Ok(()) } else { Err(Status::UNRECOVERED_READ_ERROR) }
+    }
+
+    fn write(&self, start: usize, bytes: &[u8]) -> Result<(), Status> {
+        self.memory.write(start, bytes).map_err(|_| Status::INTERNAL_ERROR)?;
+        if self.is_whole() { Ok(()) } else { Err(Status::WRITE_FAULT) }
+    }
+
+    fn zero(&self, start: usize, length: usize) -> Result<(), Status> {
+        self.memory.fill(start, length, 0).map_err(|_| Status::INTERNAL_ERROR)?;
+        if self.is_whole() { Ok(()) } else { Err(Status::WRITE_FAULT) }
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        let synced = self.file.sync_data();
+        if self.is_whole() && synced.is_ok() { Ok(()) } else { Err(Status::WRITE_FAULT) }
+    }
 }
 
 /// A range of bytes of a namespace.
@@ -70,9 +108,11 @@ impl Namespace {
                 }
                 // CAST: `usize` is at most 64 bits wide.
                 let length = ByteLength::new(whole_pages(bytes)? as u64);
-                let memory = SharedMemory::map_file(&file, 0, length, true)
+                // The file may be cut short while it is served, which is not to end the process.
+                let liveness = Liveness::new();
+                let memory = SharedMemory::map_guarded(&file, 0, length, &liveness)
                     .map_err(|error| refused(error.to_string()))?;
-                Store::File { memory, file }
+                Store::File(Backing { memory, file, liveness })
             }
         };
         let mut namespace = Self { id, block_exponent, store, unreadable: Vec::new(), marked: 0 };
@@ -87,7 +127,7 @@ impl Namespace {
         match &self.store {
             // CAST: `usize` is at most 64 bits wide.
             Store::Memory(bytes) => bytes.len() as u64,
-            Store::File { memory, .. } => memory.length().as_u64(),
+            Store::File(backing) => backing.memory.length().as_u64(),
         }
     }
 
@@ -99,7 +139,7 @@ impl Namespace {
 
     /// Whether what was written is lost without a flush when the machine stops.
     pub(super) fn is_cached(&self) -> bool {
-        matches!(self.store, Store::File { .. })
+        matches!(self.store, Store::File(_))
     }
 
     /// The bytes of `count` blocks from `first`.
@@ -145,11 +185,11 @@ impl Namespace {
                 let part = bytes.get(start..start.saturating_add(length)).ok_or(Status::INTERNAL_ERROR)?;
                 burst.write(address, part).map_err(|_| Status::DATA_TRANSFER_ERROR)
             }
-            Store::File { memory, .. } => {
+            Store::File(backing) => {
                 let mut piece = [0; PIECE];
                 for done in (0..length).step_by(PIECE) {
                     let part = &mut piece[..(length - done).min(PIECE)];
-                    memory.read(start + done, part).map_err(|_| Status::INTERNAL_ERROR)?;
+                    backing.read(start + done, part)?;
                     burst.write(after(address, done), part).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
                 }
                 Ok(())
@@ -188,12 +228,12 @@ impl Namespace {
                     bytes.get_mut(start..start.saturating_add(length)).ok_or(Status::INTERNAL_ERROR)?;
                 burst.read(address, part).map_err(|_| Status::DATA_TRANSFER_ERROR)
             }
-            Store::File { memory, .. } => {
+            Store::File(backing) => {
                 let mut piece = [0; PIECE];
                 for done in (0..length).step_by(PIECE) {
                     let part = &mut piece[..(length - done).min(PIECE)];
                     burst.read(after(address, done), part).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
-                    memory.write(start + done, part).map_err(|_| Status::INTERNAL_ERROR)?;
+                    backing.write(start + done, part)?;
                 }
                 Ok(())
             }
@@ -233,7 +273,7 @@ impl Namespace {
                 out.copy_from_slice(part);
                 Ok(())
             }
-            Store::File { memory, .. } => memory.read(start, out).map_err(|_| Status::INTERNAL_ERROR),
+            Store::File(backing) => backing.read(start, out),
         }
     }
 
@@ -248,7 +288,7 @@ impl Namespace {
                 part.fill(0);
                 Ok(())
             }
-            Store::File { memory, .. } => memory.fill(start, length, 0).map_err(|_| Status::INTERNAL_ERROR),
+            Store::File(backing) => backing.zero(start, length),
         }
     }
 
@@ -256,7 +296,7 @@ impl Namespace {
     pub(super) fn flush(&self) -> Result<(), Status> {
         match &self.store {
             Store::Memory(_) => Ok(()),
-            Store::File { file, .. } => file.sync_data().map_err(|_| Status::WRITE_FAULT),
+            Store::File(backing) => backing.flush(),
         }
     }
 
@@ -325,3 +365,24 @@ fn after(address: Iova, distance: usize) -> Iova {
 const SECTOR: u64 = 512;
 /// How much of a file moves at once.
 const PIECE: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_cut_short_fails_commands_and_not_the_process() {
+        let path = std::env::temp_dir().join(format!("vdk-namespace-{}", std::process::id()));
+        std::fs::write(&path, vec![0x5a; 16384]).unwrap();
+        let options = NamespaceOptions { bytes: 0, block_size: 512, file: Some(path.clone()) };
+        let mut namespace = Namespace::new(1, &options).unwrap();
+        let mut bytes = [0; 512];
+        assert_eq!((namespace.read(12288, &mut bytes), bytes), (Ok(()), [0x5a; 512]));
+        File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(namespace.read(12288, &mut bytes), Err(Status::UNRECOVERED_READ_ERROR));
+        let extent = namespace.extent(24, 8).unwrap();
+        assert_eq!(namespace.zero(extent), Err(Status::WRITE_FAULT));
+        assert_eq!(namespace.flush(), Err(Status::WRITE_FAULT));
+    }
+}
