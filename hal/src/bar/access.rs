@@ -5,7 +5,7 @@
 
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU8, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::sync::Arc;
 
 use volatile::VolatilePtr;
@@ -58,7 +58,11 @@ impl BarPermissions {
 
 /// Whether handles of a function still work; shared by all of them.
 #[derive(Debug)]
-pub struct Liveness(AtomicU8);
+pub struct Liveness {
+    state: AtomicU8,
+    /// Ones took the place of pages while the function was asleep.
+    torn: AtomicBool,
+}
 
 /// The states of [`Liveness`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +83,7 @@ impl Liveness {
     /// A function that is there, in a session that is open.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        Arc::new(Self(AtomicU8::new(0)))
+        Arc::new(Self { state: AtomicU8::new(0), torn: AtomicBool::new(false) })
     }
 
     /// The state.
@@ -88,7 +92,7 @@ impl Liveness {
     pub fn state(&self) -> LivenessState {
         // ORDERING: Acquire pairs with the Release stores below: who sees the end also sees
         // what led to it.
-        match self.0.load(Ordering::Acquire) {
+        match self.state.load(Ordering::Acquire) {
             0 => LivenessState::Live,
             1 => LivenessState::Closed,
             2 => LivenessState::Gone,
@@ -100,26 +104,52 @@ impl Liveness {
     pub fn close(&self) {
         for open in [0, 3] {
             // ORDERING: Release pairs with `state`; a failed exchange means it ended before.
-            let _ = self.0.compare_exchange(open, 1, Ordering::Release, Ordering::Relaxed);
+            let _ = self.state.compare_exchange(open, 1, Ordering::Release, Ordering::Relaxed);
         }
     }
 
     /// Stops accesses to the memory of a live function until [`wake`](Self::wake).
     pub fn sleep(&self) {
         // ORDERING: Release pairs with `state`; a failed exchange means it was not live.
-        let _ = self.0.compare_exchange(0, 3, Ordering::Release, Ordering::Relaxed);
+        let _ = self.state.compare_exchange(0, 3, Ordering::Release, Ordering::Relaxed);
     }
 
     /// Lets accesses through again.
     pub fn wake(&self) {
-        // ORDERING: Release pairs with `state`; a failed exchange means it did not sleep.
-        let _ = self.0.compare_exchange(3, 0, Ordering::Release, Ordering::Relaxed);
+        // ORDERING: SeqCst pairs with `mended`; a failed exchange means it did not sleep.
+        let _ = self.state.compare_exchange(3, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+
+    /// An access to a mapped page met nothing; called before ones take its place. A function
+    /// that is asleep or closed is not gone for that. Async-signal-safe.
+    pub(crate) fn faulted(&self) {
+        match self.state() {
+            LivenessState::Live | LivenessState::Gone => self.remove(),
+            LivenessState::Closed | LivenessState::Asleep => {}
+        }
+    }
+
+    /// Ones have taken the place of a page. Async-signal-safe.
+    pub(crate) fn mended(&self) {
+        // ORDERING: SeqCst: either who wakes the function sees this, or the look at the state
+        // below sees that it is awake.
+        self.torn.store(true, Ordering::SeqCst);
+        // ORDERING: SeqCst, as above.
+        if self.state.load(Ordering::SeqCst) == 0 {
+            self.remove();
+        }
+    }
+
+    /// Whether ones have taken the place of pages since it was asked last.
+    pub(crate) fn take_torn(&self) -> bool {
+        // ORDERING: SeqCst pairs with `mended`.
+        self.torn.swap(false, Ordering::SeqCst)
     }
 
     /// Marks the function as gone, for good.
     pub fn remove(&self) {
         // ORDERING: Release pairs with `state`.
-        self.0.store(2, Ordering::Release);
+        self.state.store(2, Ordering::Release);
     }
 }
 

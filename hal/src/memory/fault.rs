@@ -21,6 +21,7 @@
 //!    over the other.
 //! 4. Liveness is marked before the page is moved: who reads ones from it and asks then is
 //!    told that the function is gone.
+//!    One that is asleep or closed is not gone: who wakes it maps the pages anew.
 //! 5. It cannot loop: if the page cannot be replaced, the signal goes to the previous
 //!    handler, and in the end to the default action.
 
@@ -129,16 +130,21 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     unsafe { errno.write(saved) };
 }
 
-/// Marks the function that `address` belongs to as gone and puts ones there; false when it
-/// belongs to none, or that fails.
+/// Marks the function that `address` belongs to as gone, unless it is asleep or closed, and
+/// puts ones there; false when it belongs to none, or that fails.
 fn mend(address: usize) -> bool {
     let Some(liveness) = TABLE.find(address) else { return false };
     // SAFETY: the entry found is alive, and holds the `Arc` that this points into: see
     // number 2 of the module text.
-    unsafe { &*liveness }.remove();
+    let liveness = unsafe { &*liveness };
+    liveness.faulted();
     // ORDERING: Relaxed; written before the handler was installed.
     let page = PAGE.load(Ordering::Relaxed);
-    page.is_power_of_two() && replace_page(address & !(page - 1), page)
+    if !page.is_power_of_two() || !replace_page(address & !(page - 1), page) {
+        return false;
+    }
+    liveness.mended();
+    true
 }
 
 fn replace_page(target: usize, page: usize) -> bool {

@@ -49,7 +49,11 @@ impl GuardedMmap {
     /// A file without a byte takes the place of the old one in one step. An access before
     /// it reaches the device, one after it faults and is mended.
     pub(super) fn revoke(&self) -> io::Result<()> {
-        let nothing = memfd_create("revoked", MemfdFlags::CLOEXEC)?;
+        self.replace(&File::from(memfd_create("revoked", MemfdFlags::CLOEXEC)?), 0)
+    }
+
+    /// Maps `file` from `offset` anew, in one step, in the place of what is there.
+    pub(super) fn replace(&self, file: &File, offset: u64) -> io::Result<()> {
         let MappedPages { address, length } = self.pages;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
@@ -57,7 +61,7 @@ impl GuardedMmap {
         // 1. The range is that of our own mapping, which is kept until the drop.
         // 2. It is guarded, so that accesses to pages without a file behind them are mended.
         // 3. No Rust reference into it exists, as into all shared memory.
-        unsafe { mmap(address.as_ptr().cast(), length, access, flags, &nothing, 0) }?;
+        unsafe { mmap(address.as_ptr().cast(), length, access, flags, file, offset) }?;
         Ok(())
     }
 

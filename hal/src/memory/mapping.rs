@@ -310,6 +310,14 @@ impl Mapping {
         }
     }
 
+    /// Maps a device's memory anew. Other memory is not.
+    pub(super) fn restore(&self, file: &File, offset: u64) -> io::Result<()> {
+        match &self.storage {
+            Storage::Guarded { mmap } => mmap.replace(file, offset),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// A volatile view of `length` bytes from `offset`.
     ///
     /// # Panics

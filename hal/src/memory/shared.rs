@@ -93,7 +93,7 @@ impl SharedMemory {
     /// multiple of the page size; the length need not be.
     ///
     /// An access after it went away does not kill the process with SIGBUS: it marks
-    /// `liveness` as [removed](Liveness::remove), reads give all ones from then on and
+    /// `liveness` as [removed](Liveness::remove), unless it is asleep or closed, reads give all ones from then on and
     /// writes are lost, page by page. The handler for this is installed with the first such
     /// mapping, in front of the one that is there; a handler that somebody installs later
     /// without calling ours ends the protection.
@@ -225,6 +225,16 @@ impl SharedMemory {
     /// What the system says; "unsupported" for other memory.
     pub(crate) fn revoke(&self) -> io::Result<()> {
         self.mapping.revoke()
+    }
+
+    /// Maps a whole region of [`map_guarded`](Self::map_guarded) anew, as it was mapped
+    /// first: pages of ones that a fault put there go.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; "unsupported" for other memory.
+    pub(crate) fn restore(&self, file: &File, offset: u64) -> io::Result<()> {
+        self.mapping.restore(file, offset)
     }
 
     /// Whether both are parts of one region.

@@ -2,13 +2,14 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs::File;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::io::Errno;
 
 use super::kernel::{Attached, Call, KernelFile};
 use super::message::Message;
 use crate::bar::{Liveness, LivenessState};
+use crate::memory::SharedMemory;
 
 /// A device whose file is closed by [`shut`](Self::shut), whoever still holds a handle.
 pub(super) struct Device {
@@ -16,6 +17,8 @@ pub(super) struct Device {
     liveness: Arc<Liveness>,
     /// In low power by our own wish.
     resting: AtomicBool,
+    /// What is mapped, and from where in the file.
+    areas: Mutex<Vec<(SharedMemory, u64)>>,
 }
 
 /// Why the device was not reached.
@@ -31,7 +34,12 @@ pub(super) enum Unreached {
 
 impl Device {
     pub(super) fn new(file: Arc<dyn KernelFile>) -> Self {
-        Self { file: RwLock::new(Some(file)), liveness: Liveness::new(), resting: AtomicBool::new(false) }
+        Self {
+            file: RwLock::new(Some(file)),
+            liveness: Liveness::new(),
+            resting: AtomicBool::new(false),
+            areas: Mutex::default(),
+        }
     }
 
     pub(super) fn liveness(&self) -> &Arc<Liveness> {
@@ -41,7 +49,38 @@ impl Device {
     /// Notes that memory space was turned on or off. An access while it is off would look
     /// like a removal.
     pub(super) fn set_decoding(&self, on: bool) {
-        if on && !self.is_resting() { self.liveness.wake() } else { self.liveness.sleep() }
+        if on && !self.is_resting() {
+            self.restore_areas();
+            self.liveness.wake();
+            // An access that faulted just before may have been mended since.
+            self.restore_areas();
+        } else {
+            self.liveness.sleep();
+        }
+    }
+
+    /// Notes that `memory` maps the file from `offset`.
+    pub(super) fn add_area(&self, memory: SharedMemory, offset: u64) {
+        self.areas.lock().unwrap_or_else(PoisonError::into_inner).push((memory, offset));
+    }
+
+    /// Nothing is mapped anew after this.
+    pub(super) fn forget_areas(&self) {
+        self.areas.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Maps anew what was touched while the function slept: ones took its place.
+    fn restore_areas(&self) {
+        let areas = self.areas.lock().unwrap_or_else(PoisonError::into_inner);
+        if areas.is_empty() || !self.liveness.take_torn() {
+            return;
+        }
+        for (memory, offset) in &*areas {
+            if let Ok(Err(error)) = self.with_file(|file| memory.restore(file, *offset)) {
+                log::error!("a BAR cannot be mapped again: {error}");
+                self.liveness.remove();
+            }
+        }
     }
 
     /// Whether accesses to the function's memory are answered.

@@ -116,7 +116,10 @@ pub(super) fn map_areas(
         let memory =
             device.with_file(|file| SharedMemory::map_guarded(file, offset, length, device.liveness()))?;
         match memory {
-            Ok(memory) => mapped.push(MappedArea { offset: area.offset, memory, kick: None }),
+            Ok(memory) => {
+                device.add_area(memory.clone(), offset);
+                mapped.push(MappedArea { offset: area.offset, memory, kick: None });
+            }
             Err(error) => log::warn!("{} from {:#x} is trapped: {error}", info.index, area.offset),
         }
     }

@@ -223,6 +223,7 @@ impl Session {
             }
         }
         self.space.leaving();
+        self.device.forget_areas();
         for area in core::mem::take(&mut *self.mapped.lock().unwrap_or_else(PoisonError::into_inner))
             .values()
             .flatten()

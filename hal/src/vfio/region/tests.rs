@@ -115,3 +115,28 @@ fn trapped_parts_are_accessed_with_their_width_through_the_file() {
     device.shut();
     assert!(matches!(trapped.read(4, Width::U32), Err(BarError::NotOpen { .. })));
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "maps a file")]
+fn a_page_touched_while_the_function_sleeps_is_there_when_it_wakes() {
+    use crate::vfio::kernel::KernelFile as _;
+    let (file, device) = device();
+    let table = RegionTable::read(&device, 9).unwrap();
+    let bar = bar_of(&device, &table);
+    let memory = &bar.mapped_areas()[0].memory;
+    let load = || memory.load::<u32>(8, core::sync::atomic::Ordering::Relaxed);
+    device.set_decoding(false);
+    // What the kernel does to the mapping when memory space is off.
+    file.file().set_len(0).unwrap();
+    assert_eq!(load(), Ok(u32::MAX));
+    assert_eq!(device.liveness().state(), LivenessState::Asleep, "it is not gone");
+    file.file().set_len(24 * PAGE).unwrap();
+    device.reach(|file| file.write_at(8, &7u32.to_le_bytes())).unwrap();
+    device.set_decoding(true);
+    assert_eq!(load(), Ok(7));
+    assert_eq!(bar.read::<u32>(8), Ok(7));
+    // Awake, the same is a removal.
+    file.file().set_len(0).unwrap();
+    assert_eq!(load(), Ok(u32::MAX));
+    assert_eq!(device.liveness().state(), LivenessState::Gone);
+}
