@@ -11,7 +11,9 @@ use crate::mmio::Width;
 /// Copies `length` bytes; the ranges may overlap.
 ///
 /// The bytes may change while they are copied: the result is then any mixture, which is
-/// why nothing read this way is trusted.
+/// why nothing read this way is trusted. It is a plain copy, not a volatile one, and no
+/// atomic: a device is no thread of the program. Threads of this process that write the
+/// same bytes at once are ordered by whoever shares the memory between them.
 ///
 /// # Safety
 ///
@@ -73,6 +75,21 @@ pub(super) unsafe fn copy_out(source: *const u8, bytes: &mut [u8]) {
     // SAFETY: the caller's contract; the destination is an exclusive slice.
     unsafe { copy_bytes(source, bytes.as_mut_ptr(), bytes.len()) };
     // ORDERING: SeqCst, for the compiler only: to it the source may change here.
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Copies bytes into shared memory, once and now: a plain copy may be moved behind what
+/// follows, or be left out when it is overwritten later, since to the compiler nobody else
+/// reads there.
+///
+/// # Safety
+///
+/// `destination` is valid for writes of as many bytes, and no Rust reference to it is live.
+#[inline(always)]
+pub(super) unsafe fn copy_in(bytes: &[u8], destination: *mut u8) {
+    // SAFETY: the caller's contract; the source is a slice.
+    unsafe { copy_bytes(bytes.as_ptr(), destination, bytes.len()) };
+    // ORDERING: SeqCst, for the compiler only: to it somebody may look here.
     compiler_fence(Ordering::SeqCst);
 }
 

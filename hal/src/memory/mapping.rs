@@ -99,7 +99,7 @@ enum Storage {
 unsafe impl Send for Mapping {}
 
 // SAFETY: `&Mapping` gives out only the address and length; every access goes through
-// `PinnedMemory` (exclusive) or `SharedMemory` (volatile copies and atomics).
+// `PinnedMemory` (exclusive) or `SharedMemory` (raw copies of bytes, fenced for the compiler, and atomics).
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

@@ -14,7 +14,7 @@ use thiserror::Error;
 use vm_memory::VolatileSlice;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::copy::{copy_bytes, copy_out, load_word, prefetch_line, store_word};
+use super::copy::{copy_bytes, copy_in, copy_out, load_word, prefetch_line, store_word};
 use super::mapping::Mapping;
 use super::{MemoryError, Pages, PinnedMemory, Slots};
 use crate::address::{ByteLength, HostAddress};
@@ -295,7 +295,7 @@ impl SharedMemory {
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let destination = self.checked_pointer(offset, bytes.len())?;
         // SAFETY: the destination was checked; the source is a slice outside it.
-        unsafe { copy_bytes(bytes.as_ptr(), destination, bytes.len()) };
+        unsafe { copy_in(bytes, destination) };
         Ok(())
     }
 
