@@ -4,12 +4,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vdk_hal::address::{BarIndex, Bdf};
-use vdk_hal::bar::{Bar, BarError, BarInfo};
+use vdk_hal::bar::{Bar, BarAccess, BarError, BarInfo, BarPermissions, Liveness};
 use vdk_hal::config::{ConfigError, ConfigSpace};
 use vdk_hal::dma::DmaMapper;
 use vdk_hal::event::DeviceEvents;
 use vdk_hal::function::{OpenError, PciFunction, PciIdentity, PciNode};
 use vdk_hal::interrupt::Interrupts;
+use vdk_hal::mmio::Width;
 use vdk_hal::reset::{ResetError, ResetKind};
 
 /// What a function says of its resets.
@@ -21,10 +22,14 @@ pub enum Resets {
     Fail(Vec<ResetKind>),
 }
 
+/// Called after each read of a register, with the BAR and the offset.
+pub type ReadHook = Arc<dyn Fn(&Bar, u64) + Send + Sync>;
+
 /// A node in front of another.
 pub struct Tap {
     behind: Arc<dyn PciNode>,
     resets: Resets,
+    read_hook: Option<ReadHook>,
     shared: Arc<Shared>,
 }
 
@@ -37,6 +42,7 @@ struct Shared {
 struct TappedFunction {
     behind: Arc<dyn PciFunction>,
     resets: Resets,
+    read_hook: Option<ReadHook>,
     shared: Arc<Shared>,
 }
 
@@ -44,7 +50,14 @@ impl Tap {
     /// A node in front of `behind`.
     #[must_use]
     pub fn new(behind: Arc<dyn PciNode>, resets: Resets) -> Arc<Self> {
-        Arc::new(Self { behind, resets, shared: Arc::default() })
+        Arc::new(Self { behind, resets, read_hook: None, shared: Arc::default() })
+    }
+
+    /// A node in front of `behind` that calls `hook` after each read of a register.
+    #[must_use]
+    pub fn with_read_hook(behind: Arc<dyn PciNode>, hook: ReadHook) -> Arc<Self> {
+        let (resets, read_hook) = (Resets::AsTheyAre, Some(hook));
+        Arc::new(Self { behind, resets, read_hook, shared: Arc::default() })
     }
 
     /// The function that was opened last.
@@ -77,7 +90,8 @@ impl PciNode for Tap {
         let behind = self.behind.open()?;
         *self.shared.function.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&behind));
         let (resets, shared) = (self.resets.clone(), Arc::clone(&self.shared));
-        Ok(Arc::new(TappedFunction { behind, resets, shared }))
+        let read_hook = self.read_hook.clone();
+        Ok(Arc::new(TappedFunction { behind, resets, read_hook, shared }))
     }
 }
 
@@ -99,7 +113,12 @@ impl PciFunction for TappedFunction {
     }
 
     fn bar(&self, index: BarIndex) -> Result<Bar, BarError> {
-        self.behind.bar(index)
+        let behind = self.behind.bar(index)?;
+        let (Some(info), Some(hook)) = (self.behind.bar_info(index), &self.read_hook) else {
+            return Ok(behind);
+        };
+        let access: Arc<dyn BarAccess> = Arc::new(TappedBar { behind, hook: Arc::clone(hook) });
+        Ok(Bar::new(info, BarPermissions::READ_WRITE, Vec::new(), Some(access), Liveness::new()))
     }
 
     fn rom(&self) -> Result<Option<Vec<u8>>, BarError> {
@@ -139,5 +158,33 @@ impl PciFunction for TappedFunction {
 
     fn close(&self) {
         self.behind.close();
+    }
+}
+
+struct TappedBar {
+    behind: Bar,
+    hook: ReadHook,
+}
+
+impl BarAccess for TappedBar {
+    fn read(&self, offset: u64, width: Width) -> Result<u64, BarError> {
+        let value = match width {
+            Width::U8 => self.behind.read::<u8>(offset).map(u64::from),
+            Width::U16 => self.behind.read::<u16>(offset).map(u64::from),
+            Width::U32 => self.behind.read::<u32>(offset).map(u64::from),
+            Width::U64 => self.behind.read::<u64>(offset),
+        };
+        (self.hook)(&self.behind, offset);
+        value
+    }
+
+    fn write(&self, offset: u64, width: Width, value: u64) -> Result<(), BarError> {
+        let [b0, b1, b2, b3, ..] = value.to_le_bytes();
+        match width {
+            Width::U8 => self.behind.write(offset, b0),
+            Width::U16 => self.behind.write(offset, u16::from_le_bytes([b0, b1])),
+            Width::U32 => self.behind.write(offset, u32::from_le_bytes([b0, b1, b2, b3])),
+            Width::U64 => self.behind.write(offset, value),
+        }
     }
 }

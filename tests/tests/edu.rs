@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use vdk_descriptors::edu::{DMA_BUFFER_LENGTH, Identification};
 use vdk_descriptors::sg::{CopySegment, SgEntry};
@@ -11,6 +12,7 @@ use vdk_driver::kit::{Registry, Session};
 use vdk_driver::nvme::{Controller, ControllerOptions, QueueOptions};
 use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
 use vdk_hal::address::{ByteLength, Iova};
+use vdk_hal::bar::Bar;
 use vdk_hal::function::PciNode;
 use vdk_hal::interrupt::InterruptKind;
 use vdk_hal::memory::{Pages, SharedMemory};
@@ -18,6 +20,7 @@ use vdk_iommu::soft::{FaultReason, SoftIommu, SoftIommuOptions};
 use vdk_iommu::{
     AddressWidth, Bidirectional, Direction, DmaRegion, DmaSegment, Domain, FromDevice, ToDevice,
 };
+use vdk_tests::tap::Tap;
 
 const LONG: Duration = Duration::from_secs(120);
 const SHORT: Duration = Duration::from_millis(100);
@@ -283,4 +286,25 @@ fn drivers_of_every_kind_work_in_one_address_space() {
     assert!(
         Ioat::start(session(StubKind::Ioat)).unwrap().channel::<()>(0, ChannelOptions::default()).is_err()
     );
+}
+
+#[test]
+fn an_interrupt_that_comes_just_after_a_sleep_is_not_lost() {
+    const STATUS: u64 = 0x20;
+    const INTERRUPT_RAISE: u64 = 0x60;
+    let armed = Arc::new(AtomicBool::new(false));
+    let raises = Arc::clone(&armed);
+    let hook = move |bar: &Bar, offset: u64| {
+        // ORDERING: Relaxed; one thread.
+        if offset == STATUS && raises.swap(false, Ordering::Relaxed) {
+            bar.write(INTERRUPT_RAISE, 0x10u32).unwrap();
+            std::thread::sleep(SHORT);
+        }
+    };
+    let node: Arc<dyn PciNode> = Tap::with_read_hook(stub(StubOptions::default()), Arc::new(hook));
+    let mut edu = Edu::start(Session::open(&node, "test").unwrap()).unwrap();
+    // ORDERING: Relaxed; one thread.
+    armed.store(true, Ordering::Relaxed);
+    // The status is read when a sleep was in vain.
+    assert_eq!(edu.wait_interrupt(SHORT * 20).unwrap(), 0x10);
 }
