@@ -3,9 +3,12 @@
 use core::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use vdk_descriptors::edu::EduRegisters;
 use vdk_driver::edu::{Completion, Edu, EduError, LONGEST_TRANSFER, TransferDirection};
 use vdk_driver::kit::{Registry, Session};
-use vdk_hal::address::ByteLength;
+use vdk_hal::address::{BarIndex, ByteLength};
+use vdk_hal::config::update_command;
+use vdk_hal::interrupt::{EventFd, InterruptKind};
 use vdk_hal::memory::{Pages, SharedMemory};
 use vdk_iommu::{Direction, DmaRegion, FromDevice, ToDevice};
 
@@ -13,16 +16,58 @@ use crate::guest::{Case, Guest};
 
 pub(super) const CASES: &[Case] = &[
     Case { name: "edu", shows: "the edu driver computes, interrupts and moves bytes", run: edu },
+    Case { name: "edu-line", shows: "the interrupt line is masked and unmasked", run: line },
     Case { name: "edu-unmapped", shows: "nothing is written to an address after its unmap", run: unmapped },
     Case { name: "edu-lifecycle", shows: "a hundred starts and stops leave nothing behind", run: lifecycle },
 ];
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
+/// The bit of the status register that asks for an interrupt at the end of a factorial.
+const INTERRUPT_AT_END: u32 = 0x80;
 const BOTH: [Completion; 2] = [Completion::Poll, Completion::Interrupt];
 
 fn start(guest: &Guest) -> Result<Edu> {
     Ok(Edu::start(Session::open(&guest.node()?, "vdk-guest")?)?)
+}
+
+/// INTx without the driver, which takes MSI where there is MSI.
+fn line(guest: &Guest) -> Result<()> {
+    let function = guest.node()?.open()?;
+    update_command(function.config(), |command| command.set_memory_space(true))?;
+    let bar = function.bar(BarIndex::new(0).context("BAR0")?)?;
+    let write = |register: usize, value: u32| {
+        bar.write::<u32>(u64::try_from(register)?, value).map_err(anyhow::Error::from)
+    };
+    let (raise, acknowledge) =
+        (EduRegisters::INTERRUPT_RAISE.offset(), EduRegisters::INTERRUPT_ACKNOWLEDGE.offset());
+    let (interrupts, kind, event) = (function.interrupts(), InterruptKind::Intx, EventFd::new()?);
+    ensure!(interrupts.vector_count(kind) == 1, "the function has no interrupt line");
+    interrupts.enable(kind, &[Some(event.clone())])?;
+    guest.part(
+        "each factorial signals once, and the line stays masked until it is unmasked",
+        (|| {
+            for n in 3..6 {
+                write(EduRegisters::STATUS.offset(), INTERRUPT_AT_END)?;
+                write(EduRegisters::FACTORIAL.offset(), n)?;
+                ensure!(event.wait(LONG)? && event.take() == 1, "{n}! did not signal once");
+                write(raise, 0x100)?;
+                ensure!(!event.wait(SHORT)?, "a masked line signalled");
+                interrupts.unmask(kind, 0)?;
+                ensure!(event.wait(LONG)? && event.take() == 1, "the line was up when it was unmasked");
+                write(acknowledge, u32::MAX)?;
+                interrupts.unmask(kind, 0)?;
+                ensure!(!event.wait(SHORT)?, "a line signalled that was down");
+            }
+            Ok(())
+        })(),
+    );
+    interrupts.disable_all(kind)?;
+    guest.part(
+        "disabling signals nothing",
+        if event.take() == 0 { Ok(()) } else { Err(anyhow!("it signalled")) },
+    );
+    Ok(())
 }
 
 fn region<D: Direction>(edu: &Edu) -> Result<DmaRegion<D>> {

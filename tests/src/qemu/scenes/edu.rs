@@ -14,7 +14,7 @@ const EDU_STUB: &[&str] = &[
 
 const EDU_CASES: &str = r#"
 check "edu is bound to vfio-pci" give 0000:00:05.0 vfio-pci
-cases conformance edu edu-unmapped edu-lifecycle --device 0000:00:05.0 --interface "$interface"
+cases conformance edu edu-line edu-unmapped edu-lifecycle --device 0000:00:05.0 --interface "$interface"
 "#;
 
 pub(super) const SCENES: &[Scene] = &[
