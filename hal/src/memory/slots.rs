@@ -156,6 +156,13 @@ impl<T: Slot> Slots<T> {
     /// until then the slot has its old value, its new one, or a part of each, like memory
     /// that a device writes.
     ///
+    /// The thread that streams makes that flush itself, after the last slot of a batch and
+    /// before anything that lets another thread or the device look at the slots: a doorbell,
+    /// a Release store, the end of the thread, or giving the table away. A channel that
+    /// streams belongs to one thread at a time by `&mut`, and whoever moves it with slots
+    /// that were streamed and not flushed has them read in part. Nothing but the value of
+    /// plain words of shared memory is at stake.
+    ///
     /// # Panics
     ///
     /// When `index` is not below [`count`](Self::count).
@@ -174,7 +181,9 @@ impl<T: Slot> Slots<T> {
                 // 1. Inside the checked range, and aligned to 16 since the table is to 64.
                 // 2. Every x86-64 processor has SSE2.
                 // 3. To the rest of the process it is a store by somebody else: nobody holds
-                //    a reference, and every access is atomic or volatile.
+                //    a reference, and slots are accessed by atomic words. The flush that the
+                //    intrinsic wants before other accesses is the caller's, as documented;
+                //    without it a word read is old, new or torn, and any value is valid.
                 unsafe { stream_pair(address, values[pair * 2], values[pair * 2 + 1]) };
             }
             return;

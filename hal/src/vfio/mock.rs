@@ -25,6 +25,8 @@ pub(super) struct MockFile {
     answer: Mutex<Box<Answer>>,
     asked: Mutex<Vec<Asked>>,
     file: File,
+    /// Offset and length of each read and write.
+    accesses: Mutex<Vec<(u64, usize)>>,
 }
 
 impl MockFile {
@@ -32,7 +34,12 @@ impl MockFile {
         answer: impl FnMut(Call, &mut Message, &mut Attached<'_>) -> Result<u32, Errno> + Send + 'static,
     ) -> Arc<Self> {
         let file = memfd_create("mock", MemfdFlags::CLOEXEC).unwrap().into();
-        Arc::new(Self { answer: Mutex::new(Box::new(answer)), asked: Mutex::default(), file })
+        Arc::new(Self {
+            answer: Mutex::new(Box::new(answer)),
+            asked: Mutex::default(),
+            file,
+            accesses: Mutex::default(),
+        })
     }
 
     /// A device over such a file.
@@ -48,6 +55,11 @@ impl MockFile {
     /// The calls that were made since the last time.
     pub(super) fn calls(&self) -> Vec<Call> {
         self.take().into_iter().map(|asked| asked.call).collect()
+    }
+
+    /// Offset and length of each read and write since the last time.
+    pub(super) fn take_accesses(&self) -> Vec<(u64, usize)> {
+        core::mem::take(&mut self.accesses.lock().unwrap())
     }
 
     fn ask(&self, call: Call, message: &mut Message, mut attached: Attached<'_>) -> Result<u32, Errno> {
@@ -71,10 +83,12 @@ impl KernelFile for MockFile {
     }
 
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+        self.accesses.lock().unwrap().push((offset, bytes.len()));
         rustix::io::pread(&self.file, bytes, offset)
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        self.accesses.lock().unwrap().push((offset, bytes.len()));
         rustix::io::pwrite(&self.file, bytes, offset)
     }
 

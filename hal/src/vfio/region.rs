@@ -127,6 +127,10 @@ pub(super) fn map_areas(
 }
 
 /// The parts of a BAR that are not mapped.
+///
+/// The kernel before 6.10 makes two accesses of 32 bits of one of 64, later ones may make
+/// one. So that all kernels give the device the same, an access of 64 bits is made as two
+/// here, the low word first.
 pub(super) struct TrappedBar {
     pub(super) device: Arc<Device>,
     pub(super) bar: BarIndex,
@@ -135,6 +139,10 @@ pub(super) struct TrappedBar {
 
 impl BarAccess for TrappedBar {
     fn read(&self, offset: u64, width: Width) -> Result<u64, BarError> {
+        if width == Width::U64 {
+            let low = self.read(offset, Width::U32)?;
+            return Ok(self.read(offset.saturating_add(4), Width::U32)? << 32 | low);
+        }
         let mut raw = [0; 8];
         let field = &mut raw[..width.bytes()];
         let at = self.file_offset.saturating_add(offset);
@@ -148,6 +156,10 @@ impl BarAccess for TrappedBar {
     }
 
     fn write(&self, offset: u64, width: Width, value: u64) -> Result<(), BarError> {
+        if width == Width::U64 {
+            self.write(offset, Width::U32, value)?;
+            return self.write(offset.saturating_add(4), Width::U32, value >> 32);
+        }
         let raw = value.to_le_bytes();
         let field = &raw[..width.bytes()];
         let at = self.file_offset.saturating_add(offset);

@@ -140,3 +140,14 @@ fn a_page_touched_while_the_function_sleeps_is_there_when_it_wakes() {
     assert_eq!(load(), Ok(u32::MAX));
     assert_eq!(device.liveness().state(), LivenessState::Gone);
 }
+
+#[test]
+fn a_trapped_access_of_64_bits_is_two_with_the_low_word_first() {
+    let (file, device) = device();
+    let bar = TrappedBar { device, bar: BarIndex::new(0).unwrap(), file_offset: PAGE };
+    bar.write(0x10, Width::U64, 0x1122_3344_5566_7788).unwrap();
+    assert_eq!(file.take_accesses(), [(PAGE + 0x10, 4), (PAGE + 0x14, 4)]);
+    assert_eq!(bar.read(0x10, Width::U64), Ok(0x1122_3344_5566_7788));
+    assert_eq!(file.take_accesses(), [(PAGE + 0x10, 4), (PAGE + 0x14, 4)]);
+    assert_eq!(bar.read(0x14, Width::U32), Ok(0x1122_3344));
+}
