@@ -128,8 +128,8 @@ pub(super) fn map_areas(
 
 /// The parts of a BAR that are not mapped.
 ///
-/// The kernel before 6.10 makes two accesses of 32 bits of one of 64, later ones may make
-/// one. So that all kernels give the device the same, an access of 64 bits is made as two
+/// Older kernels make two accesses of 32 bits of one of 64, Linux 6.12 makes
+/// one. So that all of them give the device the same, an access of 64 bits is made as two
 /// here, the low word first.
 pub(super) struct TrappedBar {
     pub(super) device: Arc<Device>,
