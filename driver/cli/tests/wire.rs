@@ -97,6 +97,25 @@ fn a_damaged_frame_is_named_and_fails_the_command() {
 }
 
 #[test]
+fn a_sound_frame_with_an_unknown_opcode_is_counted_by_itself_and_fails_nothing() {
+    use vdk_driver::descriptors::roce::icrc::{Encapsulation, compute};
+    let mut bytes = std::fs::read(capture("verbs-ipv4.pcap")).unwrap();
+    let length = frames(&bytes).last().unwrap().len();
+    let start = bytes.len() - length;
+    bytes[start + 42] = 0x1c;
+    let report = json(scratch("opcode-damaged.pcap", &bytes).to_str().unwrap(), 1);
+    assert_eq!((&report["bad_icrc"], &report["unknown_opcodes"]), (&1.into(), &0.into()));
+    let end = bytes.len() - 4;
+    let crc = compute(Encapsulation::Ipv4, &bytes[start + 14..end]).unwrap();
+    bytes[end..].copy_from_slice(&crc.to_le_bytes());
+    let report = json(scratch("opcode.pcap", &bytes).to_str().unwrap(), 0);
+    let counts = (&report["bad_icrc"], &report["malformed"], &report["unknown_opcodes"]);
+    assert_eq!(counts, (&0.into(), &0.into(), &1.into()));
+    let last = report["records"].as_array().unwrap().last().unwrap();
+    assert_eq!((&last["icrc"], &last["marks"][0]), (&true.into(), &"unknown opcode".into()));
+}
+
+#[test]
 fn what_is_no_capture_is_refused_with_cause_and_remedy() {
     assert!(complaint(&scratch("empty.pcap", b"")).contains("is empty"));
     let text = complaint(&scratch("text.pcap", b"hello, world"));

@@ -173,3 +173,24 @@ fn ports_are_those_of_linux() {
         assert_eq!(Qpn::source_port(number(local), number(remote)), port);
     }
 }
+
+#[test]
+fn the_invariant_crc_of_a_frame_with_an_unknown_opcode_is_verified_too() {
+    for (name, mut bytes) in vectors() {
+        assert_eq!(Frame::verify_any_opcode(&bytes), Ok(()), "{name}");
+        let frame = Frame::parse(&bytes).unwrap();
+        let (start, encapsulation) = (frame.headers.ethernet.length(), frame.headers.network.encapsulation());
+        let opcode = start + frame.headers.network.length();
+        let end = frame.headers.frame_length(frame.payload.len()) - 4;
+        for unknown in [0x1c, 0x1d] {
+            bytes[opcode] = unknown;
+            let damaged = Frame::verify_any_opcode(&bytes);
+            assert!(matches!(damaged, Err(FrameError::Icrc { .. })), "{name}: {damaged:?}");
+            let crc = slow_crc(0xedb8_8320, encapsulation, &bytes[start..end]);
+            bytes[end..end + 4].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(Frame::verify_any_opcode(&bytes), Ok(()), "{name}");
+            let parsed = Frame::parse(&bytes);
+            assert!(matches!(parsed, Err(FrameError::Opcode { opcode, .. }) if opcode == unknown), "{name}");
+        }
+    }
+}

@@ -116,6 +116,9 @@ fn summary(report: &Report) -> String {
         report.malformed,
         report.other
     ));
+    if report.unknown_opcodes != 0 {
+        text.push_str(&format!("{} of them have an opcode that is not known\n", report.unknown_opcodes));
+    }
     text
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct Report {
     pub(crate) bad_icrc: u64,
     /// Frames whose headers contradict themselves, or that were cut short.
     pub(crate) malformed: u64,
+    /// Frames with a right invariant CRC and an opcode that is not known.
+    pub(crate) unknown_opcodes: u64,
     /// Frames that are not RoCE.
     pub(crate) other: u64,
     /// How many frames there are of each opcode.
@@ -120,6 +122,20 @@ impl Report {
             Err(FrameError::Foreign(_)) => {
                 self.other += 1;
                 return None;
+            }
+            Err(error @ FrameError::Opcode { .. }) => {
+                self.frames += 1;
+                let verified = Frame::verify_any_opcode(captured.bytes);
+                record.icrc = Some(verified.is_ok());
+                record.error = Some(verified.err().unwrap_or(error).to_string());
+                if record.icrc == Some(true) {
+                    self.unknown_opcodes += 1;
+                    record.marks.push("unknown opcode");
+                } else {
+                    self.bad_icrc += 1;
+                    record.marks.push("bad icrc");
+                }
+                return Some(record);
             }
             Err(error) => {
                 self.frames += 1;
