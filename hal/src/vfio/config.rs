@@ -70,7 +70,9 @@ impl ConfigSpace for VfioConfig {
         };
         if let Err(error) = written {
             // The function decodes what it decoded.
-            self.device.set_decoding(decoded);
+            if decodes == Some(false) && decoded {
+                self.device.set_decoding(true);
+            }
             return Err(error);
         }
         if decodes == Some(true) {
