@@ -210,7 +210,8 @@ impl Bar {
         self.inner.liveness.state()
     }
 
-    /// Reads a register.
+    /// Reads a register. Where kernel VFIO traps the access, one of 64 bits is two of 32, the
+    /// low word first; so is a write.
     ///
     /// # Errors
     ///

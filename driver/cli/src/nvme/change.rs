@@ -45,8 +45,9 @@ fn operate(
     let mut stream = Stream::open(&controller, namespace, stop)?;
     let done = stream.run(operation, lba, blocks);
     drop(stream);
-    controller.stop()?;
+    let stopped = controller.stop();
     done?;
+    stopped?;
     let (name, has_range) = match operation {
         BlockOperation::Flush => ("flushed", false),
         BlockOperation::Discard => ("discarded", true),

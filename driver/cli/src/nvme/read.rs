@@ -66,8 +66,9 @@ pub(super) fn run(arguments: &ReadArguments, json: bool) -> Result<()> {
         }
     });
     drop(stream);
-    controller.stop()?;
+    let stopped = controller.stop();
     moved?;
+    stopped?;
     sink.flush().context("cannot write the blocks")?;
     let (time, bytes) = (begin.elapsed(), blocks << namespace.block_exponent());
     let summary = Summary {

@@ -54,8 +54,9 @@ pub(super) fn run(arguments: &WriteArguments, json: bool) -> Result<()> {
     let mut stream = Stream::open(&controller, namespace, stop)?;
     let result = transfer(arguments, &namespace, &mut stream, &mut *source);
     drop(stream);
-    controller.stop()?;
+    let stopped = controller.stop();
     let (moved, verified) = result?;
+    stopped?;
     let time = begin.elapsed();
     let summary = Summary {
         device: target.device.clone(),

@@ -30,8 +30,9 @@ pub(super) fn run(arguments: &BenchArguments, json: bool) -> Result<()> {
     let namespace = super::namespace(&controller, &arguments.target)?;
     let stop = stop.watching(controller.device_events());
     let measured = measure(arguments, &controller, namespace, &stop);
-    controller.stop()?;
+    let stopped = controller.stop();
     let report = measured?;
+    stopped?;
     if json { output::print_json(&report) } else { output::print(&report.render()) }
 }
 
