@@ -30,6 +30,8 @@ pub(crate) struct Script {
     pub(crate) open_error: Option<OpenError>,
     /// What `reset` answers instead.
     pub(crate) reset_fails: bool,
+    /// `reset` never gets an answer.
+    pub(crate) reset_times_out: bool,
 }
 
 /// The registers, and what was done.
@@ -230,6 +232,9 @@ impl PciFunction for FakeFunction {
         hardware.command = 0;
         hardware.enabled = None;
         hardware.log.push("reset".to_owned());
+        if hardware.script.reset_times_out {
+            return Err(ResetError::TimedOut { function: self.name.clone(), kind, milliseconds: 1000 });
+        }
         Ok(())
     }
 

@@ -183,6 +183,15 @@ fn a_reset_puts_back_what_was_on_with_bus_mastering_last() {
     assert_eq!((node.command(), node.log()), (MEMORY_SPACE, vec!["enable 4 MSI".to_owned()]));
     node.fire(3);
     assert_eq!(vectors[3].event.take(), 1, "the interrupts go on where nothing was reset");
+
+    let _guard = session.enable_bus_master().unwrap();
+    node.hardware().script.reset_fails = false;
+    node.hardware().script.reset_times_out = true;
+    assert!(matches!(
+        session.reset(ResetKind::FunctionLevel),
+        Err(SessionError::Reset(ResetError::TimedOut { .. }))
+    ));
+    assert_eq!(node.command(), 0, "what does not answer stays off the bus");
 }
 
 #[test]

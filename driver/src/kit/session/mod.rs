@@ -18,7 +18,7 @@ use crate::hal::dma::DmaMapper;
 use crate::hal::event::DeviceEvents;
 use crate::hal::function::{OpenError, PciFunction, PciNode};
 use crate::hal::interrupt::{EventFd, InterruptKind, Interrupts};
-use crate::hal::reset::ResetKind;
+use crate::hal::reset::{ResetError, ResetKind};
 
 /// An open function. Clones share the session; when the last is dropped, or with
 /// [`close`](Self::close), it ends.
@@ -286,20 +286,19 @@ impl Session {
     ///
     /// - [`SessionError::NotOpen`];
     /// - [`SessionError::Reset`]: the function was not reset, or, with
-    ///   [`ResetError::LinkDown`](crate::hal::reset::ResetError::LinkDown), it was. What is put back
-    ///   after a reset was put back, as far as the function answers;
+    ///   [`ResetError::LinkDown`], it was. What is put back after a reset was put back, but not
+    ///   after [`ResetError::TimedOut`];
     /// - [`SessionError::Config`], [`SessionError::Interrupt`]: the reset was done, but what
     ///   comes after it was not; bus mastering is off.
     pub fn reset(&self, kind: ResetKind) -> Result<(), SessionError> {
         let inner = &self.handle.inner;
         let mut state = inner.lock();
         let open = state.as_mut().ok_or_else(|| inner.not_open())?;
-        let result = inner.function.reset(kind);
-        let put_back = inner.put_back(open);
-        let Err(error) = result else { return put_back };
-        if let Err(left) = put_back {
-            log::warn!("{error}, and after that: {left}");
-        }
+        let Err(error) = inner.function.reset(kind) else { return inner.put_back(open) };
+        let is_silent = matches!(error, ResetError::TimedOut { .. });
+        // One that does not answer stays off the bus.
+        let put_back = if is_silent { Ok(()) } else { inner.put_back(open) };
+        put_back.unwrap_or_else(|left| log::warn!("{error}, and after that: {left}"));
         Err(error.into())
     }
 
