@@ -29,6 +29,17 @@ pub struct Frame<'a> {
     pub payload: &'a [u8],
 }
 
+/// What the transport has in a frame. The payload stays where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Packet<'a> {
+    /// The base transport header.
+    pub bth: Bth,
+    /// The headers that follow from the opcode.
+    pub extension: Extension,
+    /// The bytes of the message, without pad.
+    pub payload: &'a [u8],
+}
+
 /// A frame whose invariant CRC nobody has looked at yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Unverified<'a> {
@@ -68,6 +79,14 @@ impl<'a> Frame<'a> {
         if carried == computed { Ok(()) } else { Err(FrameError::Icrc { carried, computed }) }
     }
 
+    /// What the transport has in it.
+    #[inline]
+    #[must_use]
+    pub const fn packet(&self) -> Packet<'a> {
+        let Headers { bth, extension, .. } = self.headers;
+        Packet { bth, extension, payload: self.payload }
+    }
+
     /// Writes the frame to the front of `buffer`. Returns how many bytes it has.
     ///
     /// # Errors
@@ -82,19 +101,11 @@ impl<'a> Frame<'a> {
     }
 }
 
-impl<'a> Unverified<'a> {
-    /// Reads a frame from Ethernet's first byte on, but not its invariant CRC.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with the bytes.
+impl<'a> Packet<'a> {
+    /// Reads what follows the headers of the network. Gives back the invariant CRC too, which
+    /// is not verified.
     #[inline]
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, FrameError> {
-        let (ethernet, ethertype) = Ethernet::read(bytes)?;
-        let packet = bytes.get(ethernet.length()..).unwrap_or_default();
-        let (network, length) = Network::read(ethertype, packet)?;
-        let packet = packet.get(..length).unwrap_or_default();
-        let transport = packet.get(network.length()..).unwrap_or_default();
+    pub(super) fn read(transport: &'a [u8]) -> Result<(Self, u32), FrameError> {
         let Some((bth, rest)) = transport.split_first_chunk() else {
             return Err(FrameError::truncated("the base transport header", Bth::LENGTH, transport.len()));
         };
@@ -112,9 +123,27 @@ impl<'a> Unverified<'a> {
         let Some(payload) = payload else {
             return Err(FrameError::Pad { pad, present: padded.len() });
         };
+        Ok((Self { bth, extension, payload }, u32::from_le_bytes(*carried)))
+    }
+}
+
+impl<'a> Unverified<'a> {
+    /// Reads a frame from Ethernet's first byte on, but not its invariant CRC.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the bytes.
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, FrameError> {
+        let (ethernet, ethertype) = Ethernet::read(bytes)?;
+        let packet = bytes.get(ethernet.length()..).unwrap_or_default();
+        let (network, length) = Network::read(ethertype, packet)?;
+        let packet = packet.get(..length).unwrap_or_default();
+        let transport = packet.get(network.length()..).unwrap_or_default();
+        let (Packet { bth, extension, payload }, carried) = Packet::read(transport)?;
         let covered = bytes.get(..ethernet.length() + length - icrc::LENGTH).unwrap_or_default();
         let frame = Frame { headers: Headers { ethernet, network, bth, extension }, payload };
-        Ok(Self { frame, covered, carried: u32::from_le_bytes(*carried) })
+        Ok(Self { frame, covered, carried })
     }
 
     /// The frame, which may have been damaged on its way.

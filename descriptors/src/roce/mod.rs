@@ -8,7 +8,7 @@
 //!   leaves that to the caller. Any bytes give a frame or a [`FrameError`].
 //! - [`Frame::build`] writes one into a buffer; [`Headers::build`] leaves the payload to be
 //!   filled in place. What was built parses to what it was built from. A [`Flow`] builds packets
-//!   that have all but the transport's headers in common.
+//!   that have all but the transport's headers in common, and a [`Prediction`] reads such.
 //! - [`neighbour`]: the questions for an Ethernet address, ARP and neighbour discovery.
 //! - [`Psn`], [`Msn`]: sequence numbers, which wrap and have no order.
 //! - [`PathMtu`], [`RnrTimer`], [`AckTimeout`], [`CreditCode`]: the tables behind the codes.
@@ -28,6 +28,7 @@ pub mod neighbour;
 mod network;
 mod number;
 mod opcode;
+mod prediction;
 mod syndrome;
 #[cfg(test)]
 mod tests;
@@ -36,12 +37,13 @@ pub use bth::Bth;
 pub use error::{BuildError, Foreign, FrameError};
 pub use extension::{Aeth, AtomicAckEth, AtomicEth, Deth, Extension, ExtensionHeaders, Ieth, ImmDt, Reth};
 pub use flow::Flow;
-pub use frame::{Frame, Headers, Unsealed, Unverified};
+pub use frame::{Frame, Headers, Packet, Unsealed, Unverified};
 pub use gid::Gid;
 pub use limits::{AckTimeout, CreditCode, PathMtu, RnrTimer};
 pub use network::{Ethernet, Ipv4, Ipv6, Network, Udp, VlanTag};
 pub use number::{Msn, PKey, Psn, QKey, Qpn, RemoteKey};
 pub use opcode::{ExtensionKind, Opcode, Operation, Position, Transport};
+pub use prediction::Prediction;
 pub use smoltcp::wire::EthernetAddress;
 pub use syndrome::{NakCode, Syndrome, SyndromeKind};
 

@@ -388,16 +388,17 @@ fn put_tag(place: &mut [u8], offset: usize, control: u16, following: u16) {
 }
 
 /// The sum in ones' complement of an IPv4 header, as its checksum has it: 0xffff when that is
-/// right.
+/// right. Its bytes are in the order of the machine: the carries go around, so any order has
+/// the same sum.
 #[inline]
-fn sum(header: &[u8; 20]) -> u16 {
+pub(super) fn sum(header: &[u8; 20]) -> u16 {
     let (words, _) = header.as_chunks();
-    let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+    let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
     // Sixteen bits thrice, the carries added again: the last time there is none.
     let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16);
-    let [.., high, low] = ((sum & 0xffff) + (sum >> 16)).to_be_bytes();
-    u16::from_be_bytes([high, low])
+    let [low, high, ..] = ((sum & 0xffff) + (sum >> 16)).to_le_bytes();
+    u16::from_le_bytes([low, high])
 }
 
 /// What is wrong with an IPv4 packet of UDP; or that it is sent to another port, or a later
@@ -487,7 +488,9 @@ fn read_udp(packet: &[u8]) -> Result<Udp, FrameError> {
     Ok(Udp { source_port: view.src_port(), checksum: view.checksum() })
 }
 
-const ETHERTYPE_IPV4: u16 = 0x0800;
+pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
+/// What follows an IP header: UDP.
+pub(super) const IP_PROTOCOL_UDP: u8 = 17;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 /// What the global route header has as its next header: a base transport header.

@@ -4,7 +4,7 @@
 //! has no answer: then an answer was lost, and the requester goes back for it.
 
 use vdk_descriptors::roce::{
-    AtomicAckEth, Extension, Frame, NakCode, Operation as Purpose, RnrTimer, SyndromeKind,
+    AtomicAckEth, Extension, NakCode, Operation as Purpose, Packet, RnrTimer, SyndromeKind,
 };
 
 use super::completion::Status;
@@ -27,20 +27,20 @@ impl Requester {
     pub(super) fn answer(
         &mut self,
         now: Time,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         host: &mut impl Host,
         counters: &mut Counters,
     ) -> Outcome {
-        let psn = frame.headers.bth.psn.extend(self.unacknowledged);
+        let psn = packet.bth.psn.extend(self.unacknowledged);
         if psn < self.unacknowledged || psn >= self.unsent {
             // An old answer, or the answer to something that was never asked.
             counters.strange_answers += 1;
             return Outcome::Fine;
         }
-        let outcome = match frame.headers.bth.opcode.operation() {
-            Purpose::Acknowledge => self.acknowledgement(now, psn, frame, host, counters),
+        let outcome = match packet.bth.opcode.operation() {
+            Purpose::Acknowledge => self.acknowledgement(now, psn, packet, host, counters),
             Purpose::ReadResponse | Purpose::AtomicAcknowledge => {
-                self.response(now, psn, frame, host, counters)
+                self.response(now, psn, packet, host, counters)
             }
             _ => Outcome::Fine,
         };
@@ -55,11 +55,11 @@ impl Requester {
         &mut self,
         now: Time,
         psn: u64,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         host: &mut impl Host,
         counters: &mut Counters,
     ) -> Outcome {
-        let Some(aeth) = frame.headers.extension.acknowledge() else { return Outcome::Fine };
+        let Some(aeth) = packet.extension.acknowledge() else { return Outcome::Fine };
         match aeth.syndrome.kind() {
             // Credits are not counted: a receiver without any says so with an RNR NAK.
             SyndromeKind::Ack(_) => {
@@ -184,7 +184,7 @@ impl Requester {
         &mut self,
         now: Time,
         psn: u64,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         host: &mut impl Host,
         counters: &mut Counters,
     ) -> Outcome {
@@ -199,22 +199,22 @@ impl Requester {
             counters.strange_answers += 1;
             return Outcome::Fine;
         }
-        let status = match (frame.headers.extension, slot.operation) {
+        let status = match (packet.extension, slot.operation) {
             (
                 Extension::AtomicAcknowledge(_, AtomicAckEth(original)),
                 Operation::CompareSwap { .. } | Operation::FetchAdd { .. },
             ) => self.queue.scatter(host, self.settings.domain, number, 0, &original.to_ne_bytes()).err(),
             (Extension::None | Extension::Acknowledge(_), Operation::Read(_)) => {
                 let offset = slot.answered.saturating_mul(self.settings.mtu);
-                let ends = frame.headers.bth.opcode.position().ends();
+                let ends = packet.bth.opcode.position().ends();
                 let rest = slot.length - offset;
                 let due = rest.min(self.settings.mtu);
                 let last = slot.answered + 1 == slot.packets;
-                if ends != last || frame.payload.len() as u64 != u64::from(due) {
+                if ends != last || packet.payload.len() as u64 != u64::from(due) {
                     self.fail(Status::BadResponse, host);
                     return Outcome::Failed;
                 }
-                self.queue.scatter(host, self.settings.domain, number, offset, frame.payload).err()
+                self.queue.scatter(host, self.settings.domain, number, offset, packet.payload).err()
             }
             _ => {
                 self.fail(Status::BadResponse, host);

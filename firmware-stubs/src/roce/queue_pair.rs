@@ -2,10 +2,12 @@
 
 mod modify;
 
+use core::net::IpAddr;
 use core::time::Duration;
 
 use vdk_descriptors::roce::{
-    AckTimeout, Bth, Extension, Flow, Frame, Opcode, PKey, PathMtu, Psn, QKey, Qpn, RnrTimer, Transport,
+    AckTimeout, Bth, Extension, Flow, Frame, Opcode, PKey, Packet, PathMtu, Prediction, Psn, QKey, Qpn,
+    RnrTimer,
 };
 
 use super::completion::{Completion, Failure, Side, Status};
@@ -228,34 +230,67 @@ impl QueuePair {
         if frame.headers.network.traffic_class() & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED {
             self.note_congestion(now, frame);
         }
-        if bth.opcode.is_request() {
+        if self.service == Service::Datagram {
             let before = (self.responder.expected(), self.counters.refused());
-            let effect = match self.service {
-                Service::Datagram => {
-                    self.responder.datagram(frame, bytes, self.q_key, host, &mut self.counters)
-                }
-                _ => self.responder.request(frame, host, &mut self.counters),
-            };
-            if self.state == State::ReadyToReceive && !self.established && effect == Effect::Fine {
-                self.note_established(before, host);
-            }
-            self.apply(effect, host);
+            let effect = self.responder.datagram(frame, bytes, self.q_key, host, &mut self.counters);
+            self.requested(before, effect, host);
+        } else {
+            self.take(now, &frame.packet(), host);
+        }
+    }
+
+    /// The prediction of what a connection receives; none while it is not connected.
+    pub(super) fn prediction(&self) -> Option<Prediction> {
+        let (path, _) = self.way.as_ref()?;
+        Prediction::new(&path.network, self.service.transport(), self.number)
+    }
+
+    /// Whose frames come here when they are on the queue pair's own way.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        self.way.as_ref().map(|(path, _)| path.network.source())
+    }
+
+    /// Takes a packet that was [predicted](Self::prediction): service, partition and addresses
+    /// are right, and it met no congestion.
+    #[inline]
+    pub(super) fn receive_predicted(&mut self, now: Time, packet: &Packet<'_>, host: &mut impl Host) {
+        self.counters.frames_received += 1;
+        if self.state.receives() {
+            self.take(now, packet, host);
+        } else {
+            self.counters.dropped += 1;
+        }
+    }
+
+    /// Takes a packet of this connection.
+    #[inline]
+    fn take(&mut self, now: Time, packet: &Packet<'_>, host: &mut impl Host) {
+        if packet.bth.opcode.is_request() {
+            let before = (self.responder.expected(), self.counters.refused());
+            let effect = self.responder.request(packet, host, &mut self.counters);
+            self.requested(before, effect, host);
         } else if self.state.sends() {
-            let outcome = self.requester.answer(now, frame, host, &mut self.counters);
+            let outcome = self.requester.answer(now, packet, host, &mut self.counters);
             self.conclude(outcome, host);
         } else {
             self.counters.dropped += 1;
         }
     }
 
+    /// What follows from a request. `before` is what was expected, and how much refused,
+    /// before it came.
+    #[inline]
+    fn requested(&mut self, before: (Psn, u64), effect: Effect, host: &mut impl Host) {
+        if self.state == State::ReadyToReceive && !self.established && effect == Effect::Fine {
+            self.note_established(before, host);
+        }
+        self.apply(effect, host);
+    }
+
     /// Whether service, partition and addresses of a frame are those of this queue pair.
     #[inline]
     fn is_for_me(&self, frame: &Frame<'_>) -> bool {
-        let transport = match self.service {
-            Service::ReliableConnected => Transport::ReliableConnection,
-            Service::UnreliableConnected => Transport::UnreliableConnection,
-            Service::Datagram => Transport::UnreliableDatagram,
-        };
+        let transport = self.service.transport();
         let bth = &frame.headers.bth;
         let notification = bth.opcode == Opcode::CONGESTION_NOTIFICATION;
         if !(bth.opcode.transport() == transport || notification) || !PKey::DEFAULT.admits(bth.partition) {

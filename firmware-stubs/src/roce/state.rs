@@ -3,6 +3,7 @@
 //! The table is the one that Linux checks every device against.
 
 use thiserror::Error;
+use vdk_descriptors::roce::Transport;
 
 /// The transport service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -13,6 +14,19 @@ pub enum Service {
     UnreliableConnected,
     /// UD: single packets to anyone.
     Datagram,
+}
+
+impl Service {
+    /// How its packets are marked.
+    #[inline]
+    #[must_use]
+    pub const fn transport(self) -> Transport {
+        match self {
+            Self::ReliableConnected => Transport::ReliableConnection,
+            Self::UnreliableConnected => Transport::UnreliableConnection,
+            Self::Datagram => Transport::UnreliableDatagram,
+        }
+    }
 }
 
 /// The state of a queue pair.

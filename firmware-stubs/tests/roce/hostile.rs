@@ -15,7 +15,7 @@ fn low32(value: u64) -> u32 {
 }
 
 /// A well-formed frame with whatever content, most of it nearly right.
-fn frame(random: &mut Random, lab: &Lab, to: End, near: &[Psn]) -> Vec<u8> {
+pub(crate) fn frame(random: &mut Random, lab: &Lab, to: End, near: &[Psn]) -> Vec<u8> {
     let (node, peer) = match to {
         End::Client => (&lab.client, &lab.server),
         End::Server => (&lab.server, &lab.client),

@@ -14,6 +14,7 @@ mod loss;
 mod model;
 mod oracle;
 mod paths;
+mod prediction;
 mod random;
 mod reliable;
 mod scripts;

@@ -2,6 +2,7 @@
 
 mod captures;
 mod foreign;
+mod prediction;
 mod reference;
 mod round_trip;
 mod vectors;

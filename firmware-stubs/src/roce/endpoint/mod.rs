@@ -8,7 +8,7 @@ mod keys;
 use std::collections::VecDeque;
 
 use thiserror::Error;
-use vdk_descriptors::roce::{Gid, Psn, Qpn, Unverified};
+use vdk_descriptors::roce::{Gid, Prediction, Psn, Qpn, Unverified};
 
 use super::attributes::Attributes;
 use super::completion::{Completion, Side};
@@ -72,6 +72,8 @@ struct Pair {
     queue_pair: QueuePair,
     send: CompletionQueueId,
     receive: CompletionQueueId,
+    /// What comes next, if it is a connection from one of the stations.
+    prediction: Option<Prediction>,
     /// Whether it is in the list of those that may have something to send.
     listed: bool,
 }
@@ -178,7 +180,7 @@ impl Endpoint {
         let number = number.filter(|_| live < self.most).ok_or(EndpointError::Quota(live))?;
         let queue_pair = QueuePair::new(number, options);
         self.live.push(self.pairs.len());
-        self.pairs.push(Some(Pair { queue_pair, send, receive, listed: false }));
+        self.pairs.push(Some(Pair { queue_pair, send, receive, prediction: None, listed: false }));
         Ok(number)
     }
 
@@ -201,7 +203,13 @@ impl Endpoint {
     ///
     /// [`EndpointError`], and nothing changes.
     pub fn modify(&mut self, number: Qpn, to: State, attributes: &Attributes) -> Result<(), EndpointError> {
-        self.with(number, |pair, host| pair.modify(to, attributes, host))?.map_err(Into::into)
+        let answer = self.with(number, |pair, host| pair.modify(to, attributes, host))?;
+        if let Some(pair) = slot(number).and_then(|slot| self.pairs.get_mut(slot)?.as_mut()) {
+            let ours = |address| self.stations.iter().any(|station| station.address == address);
+            let ours = pair.queue_pair.address().is_some_and(ours);
+            pair.prediction = if ours { pair.queue_pair.prediction() } else { None };
+        }
+        Ok(answer?)
     }
 
     /// Posts a send.
@@ -272,6 +280,24 @@ impl Endpoint {
     /// Takes a frame. What is no RoCE, damaged or for somebody else vanishes.
     #[inline]
     pub fn receive(&mut self, now: Time, bytes: &[u8]) {
+        if !self.receive_predicted(now, bytes) {
+            self.receive_any(now, bytes);
+        }
+    }
+
+    /// Takes a frame if it is the one that a connection waits for.
+    #[inline]
+    fn receive_predicted(&mut self, now: Time, bytes: &[u8]) -> bool {
+        let Some(slot) = Prediction::destination(bytes).and_then(slot) else { return false };
+        let Some(Some(pair)) = self.pairs.get(slot) else { return false };
+        let packet = pair.prediction.as_ref().and_then(|prediction| prediction.read(bytes));
+        let Some(packet) = &packet else { return false };
+        self.with_slot(slot, |pair, host| pair.receive_predicted(now, packet, host)).is_some()
+    }
+
+    /// Takes any frame.
+    #[inline(never)]
+    fn receive_any(&mut self, now: Time, bytes: &[u8]) {
         // Looked at where it is: a frame is large, and moving it costs more than reading it.
         let parsed = Unverified::parse(bytes);
         let frame = match &parsed {

@@ -1,6 +1,6 @@
 //! What a request must pass before anything is done, in order.
 
-use vdk_descriptors::roce::{Extension, Frame, Operation, Reth};
+use vdk_descriptors::roce::{Extension, Operation, Packet, Reth};
 
 use super::{MessageKind, Responder, uses_receive};
 use crate::roce::completion::Status;
@@ -30,26 +30,26 @@ pub(super) enum Refusal {
 impl Responder {
     /// Makes all checks, in the order of the field: the first that fails decides.
     #[inline]
-    pub(super) fn check(&self, frame: &Frame<'_>, memory: &impl Memory) -> Result<(), Refusal> {
+    pub(super) fn check(&self, packet: &Packet<'_>, memory: &impl Memory) -> Result<(), Refusal> {
         // It is the turn of its PSN.
-        self.check_sequence(frame)?;
+        self.check_sequence(packet)?;
         // Its place in a message follows the packet before.
-        self.check_order(frame)?;
+        self.check_order(packet)?;
         // The queue pair allows the operation.
-        self.check_rights(frame)?;
+        self.check_rights(packet)?;
         // There is a receive, or room to remember the answer.
-        self.check_resources(frame)?;
+        self.check_resources(packet)?;
         // It has as many bytes as its place allows, and the receive can hold them.
-        self.check_length(frame)?;
+        self.check_length(packet)?;
         // The address of an atomic operation is a multiple of eight.
-        check_alignment(frame)?;
+        check_alignment(packet)?;
         // The key allows the whole of the operation.
-        self.check_key(frame, memory)
+        self.check_key(packet, memory)
     }
 
     #[inline]
-    fn check_sequence(&self, frame: &Frame<'_>) -> Result<(), Refusal> {
-        let psn = frame.headers.bth.psn.extend(self.expected);
+    fn check_sequence(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let psn = packet.bth.psn.extend(self.expected);
         if psn > self.expected {
             Err(Refusal::Gap)
         } else if psn < self.expected {
@@ -63,8 +63,8 @@ impl Responder {
     }
 
     #[inline]
-    fn check_order(&self, frame: &Frame<'_>) -> Result<(), Refusal> {
-        let opcode = frame.headers.bth.opcode;
+    fn check_order(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let opcode = packet.bth.opcode;
         let fits = match self.message {
             None => opcode.position().begins(),
             Some(message) => {
@@ -79,14 +79,14 @@ impl Responder {
     }
 
     #[inline]
-    fn check_rights(&self, frame: &Frame<'_>) -> Result<(), Refusal> {
-        let needed = remote_rights(frame.headers.bth.opcode.operation());
+    fn check_rights(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let needed = remote_rights(packet.bth.opcode.operation());
         if self.settings.rights.allow(needed) { Ok(()) } else { Err(Refusal::Invalid(None)) }
     }
 
     #[inline]
-    fn check_resources(&self, frame: &Frame<'_>) -> Result<(), Refusal> {
-        let opcode = frame.headers.bth.opcode;
+    fn check_resources(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let opcode = packet.bth.opcode;
         match opcode.operation() {
             Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd => {
                 if self.responses.can_remember() { Ok(()) } else { Err(Refusal::Invalid(None)) }
@@ -97,12 +97,12 @@ impl Responder {
     }
 
     #[inline]
-    fn check_length(&self, frame: &Frame<'_>) -> Result<(), Refusal> {
-        let opcode = frame.headers.bth.opcode;
-        let length = frame.payload.len() as u64;
+    fn check_length(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let opcode = packet.bth.opcode;
+        let length = packet.payload.len() as u64;
         let mtu = u64::from(self.settings.mtu);
         if !opcode.has_payload() {
-            return match frame.headers.extension {
+            return match packet.extension {
                 Extension::Remote(reth) if u64::from(reth.length) > LONGEST => Err(Refusal::Invalid(None)),
                 _ if length != 0 => Err(Refusal::Invalid(None)),
                 _ => Ok(()),
@@ -117,7 +117,7 @@ impl Responder {
         let received = self.message.map_or(0, |message| u64::from(message.received));
         match opcode.operation() {
             Operation::Write => {
-                let whole = match (frame.headers.extension.remote(), self.message.map(|open| open.kind)) {
+                let whole = match (packet.extension.remote(), self.message.map(|open| open.kind)) {
                     (Some(reth), _) => u64::from(reth.length),
                     (None, Some(MessageKind::Write { length, .. })) => u64::from(length),
                     (None, _) => return Err(Refusal::Invalid(None)),
@@ -138,9 +138,9 @@ impl Responder {
     }
 
     #[inline]
-    fn check_key(&self, frame: &Frame<'_>, memory: &impl Memory) -> Result<(), Refusal> {
-        let operation = frame.headers.bth.opcode.operation();
-        let (address, key, length) = match frame.headers.extension {
+    fn check_key(&self, packet: &Packet<'_>, memory: &impl Memory) -> Result<(), Refusal> {
+        let operation = packet.bth.opcode.operation();
+        let (address, key, length) = match packet.extension {
             // Nothing is reached, so the key may be any.
             Extension::Remote(Reth { length: 0, .. })
             | Extension::RemoteImmediate(Reth { length: 0, .. }, _) => {
@@ -148,7 +148,7 @@ impl Responder {
             }
             // The access itself checks a WRITE of one packet, and touches nothing if it must not.
             Extension::Remote(_) | Extension::RemoteImmediate(..)
-                if operation == Operation::Write && frame.headers.bth.opcode.position().ends() =>
+                if operation == Operation::Write && packet.bth.opcode.position().ends() =>
             {
                 return Ok(());
             }
@@ -169,8 +169,8 @@ impl Responder {
 }
 
 #[inline]
-fn check_alignment(frame: &Frame<'_>) -> Result<(), Refusal> {
-    match frame.headers.extension {
+fn check_alignment(packet: &Packet<'_>) -> Result<(), Refusal> {
+    match packet.extension {
         Extension::Atomic(atomic) if !atomic.address.is_multiple_of(8) => Err(Refusal::Invalid(None)),
         _ => Ok(()),
     }

@@ -1,6 +1,6 @@
 //! Requests that come again because their answer was lost. They change nothing.
 
-use vdk_descriptors::roce::{Extension, Frame, Operation};
+use vdk_descriptors::roce::{Extension, Operation, Packet};
 
 use super::Responder;
 use super::checks::remote_rights;
@@ -8,8 +8,8 @@ use crate::roce::memory::{Memory, Reach};
 
 impl Responder {
     /// Answers the request at `psn`, which was carried out before.
-    pub(super) fn duplicate(&mut self, psn: u64, frame: &Frame<'_>, memory: &impl Memory) {
-        match (frame.headers.bth.opcode.operation(), frame.headers.extension) {
+    pub(super) fn duplicate(&mut self, psn: u64, packet: &Packet<'_>, memory: &impl Memory) {
+        match (packet.bth.opcode.operation(), packet.extension) {
             (Operation::Send | Operation::Write, _) => {
                 self.responses.acknowledge_again(self.acknowledged, self.finished);
             }

@@ -1,6 +1,6 @@
 //! Carrying out a request that passed all checks.
 
-use vdk_descriptors::roce::{AtomicEth, Extension, Frame, Ieth, Operation};
+use vdk_descriptors::roce::{AtomicEth, Extension, Ieth, Operation, Packet};
 
 use super::checks::{Refusal, remote_rights};
 use super::{Message, MessageKind, Responder, immediate};
@@ -13,37 +13,37 @@ impl Responder {
     #[inline]
     pub(super) fn execute(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         host: &mut impl Host,
         counters: &mut Counters,
     ) -> Result<(), Refusal> {
-        let operation = frame.headers.bth.opcode.operation();
+        let operation = packet.bth.opcode.operation();
         match operation {
-            Operation::Send => self.execute_send(frame, host, counters),
-            Operation::Write => self.execute_write(frame, host, counters),
-            Operation::ReadRequest => self.execute_read(frame),
-            Operation::CompareSwap | Operation::FetchAdd => self.execute_atomic(frame, host),
+            Operation::Send => self.execute_send(packet, host, counters),
+            Operation::Write => self.execute_write(packet, host, counters),
+            Operation::ReadRequest => self.execute_read(packet),
+            Operation::CompareSwap | Operation::FetchAdd => self.execute_atomic(packet, host),
             _ => Err(Refusal::Drop),
         }
     }
 
     fn execute_send(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         host: &mut impl Host,
         counters: &mut Counters,
     ) -> Result<(), Refusal> {
         let offset = self.message.map_or(0, |message| message.received);
         self.queue
-            .scatter(host, self.settings.domain, offset, frame.payload)
+            .scatter(host, self.settings.domain, offset, packet.payload)
             .map_err(|_| Refusal::Operation(Some(Status::LocalProtection)))?;
-        let received = offset + length(frame);
-        if !frame.headers.bth.opcode.position().ends() {
+        let received = offset + length(packet);
+        if !packet.bth.opcode.position().ends() {
             self.message = Some(Message { kind: MessageKind::Send, received });
-            self.advance(frame);
+            self.advance(packet);
             return Ok(());
         }
-        let invalidated = match frame.headers.extension {
+        let invalidated = match packet.extension {
             Extension::Invalidate(Ieth(key)) => {
                 host.invalidate(self.settings.domain, key.0).map_err(|_| Refusal::Access)?;
                 Some(key.0)
@@ -51,49 +51,49 @@ impl Responder {
             _ => None,
         };
         self.message = None;
-        self.complete_receive(frame, CompletionOpcode::Receive, received, invalidated, host, counters);
-        self.finish(frame);
+        self.complete_receive(packet, CompletionOpcode::Receive, received, invalidated, host, counters);
+        self.finish(packet);
         Ok(())
     }
 
     #[inline]
     fn execute_write(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         host: &mut impl Host,
         counters: &mut Counters,
     ) -> Result<(), Refusal> {
-        let (start, key, whole, received) = match (frame.headers.extension.remote(), self.message) {
+        let (start, key, whole, received) = match (packet.extension.remote(), self.message) {
             (Some(reth), _) => (reth.address, reth.key.0, reth.length, 0),
             (None, Some(Message { kind: MessageKind::Write { address, key, length }, received })) => {
                 (address, key, length, received)
             }
             (None, _) => return Err(Refusal::Invalid(None)),
         };
-        let part = length(frame);
+        let part = length(packet);
         if part != 0 {
             let address = start.wrapping_add(u64::from(received));
             let (rights, domain) = (remote_rights(Operation::Write), self.settings.domain);
             let reach = Reach { key, address, length: part, rights, domain };
-            host.write(&reach, frame.payload).map_err(refusal)?;
+            host.write(&reach, packet.payload).map_err(refusal)?;
         }
         let received = received + part;
-        if !frame.headers.bth.opcode.position().ends() {
+        if !packet.bth.opcode.position().ends() {
             let kind = MessageKind::Write { address: start, key, length: whole };
             self.message = Some(Message { kind, received });
-            self.advance(frame);
+            self.advance(packet);
             return Ok(());
         }
         self.message = None;
-        if frame.headers.bth.opcode.has_immediate() {
-            self.complete_receive(frame, CompletionOpcode::ReceiveWrite, received, None, host, counters);
+        if packet.bth.opcode.has_immediate() {
+            self.complete_receive(packet, CompletionOpcode::ReceiveWrite, received, None, host, counters);
         }
-        self.finish(frame);
+        self.finish(packet);
         Ok(())
     }
 
-    fn execute_read(&mut self, frame: &Frame<'_>) -> Result<(), Refusal> {
-        let Extension::Remote(reth) = frame.headers.extension else { return Err(Refusal::Drop) };
+    fn execute_read(&mut self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let Extension::Remote(reth) = packet.extension else { return Err(Refusal::Drop) };
         let packets = reth.length.div_ceil(self.settings.mtu).max(1);
         self.finished = self.finished.next();
         self.responses.read(self.expected, packets, &reth, self.finished);
@@ -102,10 +102,10 @@ impl Responder {
         Ok(())
     }
 
-    fn execute_atomic(&mut self, frame: &Frame<'_>, host: &mut impl Host) -> Result<(), Refusal> {
-        let Extension::Atomic(atomic) = frame.headers.extension else { return Err(Refusal::Drop) };
+    fn execute_atomic(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refusal> {
+        let Extension::Atomic(atomic) = packet.extension else { return Err(Refusal::Drop) };
         let AtomicEth { address, key, swap_or_add, compare } = atomic;
-        let purpose = frame.headers.bth.opcode.operation();
+        let purpose = packet.bth.opcode.operation();
         let operation = match purpose {
             Operation::CompareSwap => Atomic::CompareSwap { compare, swap: swap_or_add },
             _ => Atomic::FetchAdd { add: swap_or_add },
@@ -122,25 +122,25 @@ impl Responder {
 
     /// The last packet of a SEND or WRITE was carried out.
     #[inline]
-    fn finish(&mut self, frame: &Frame<'_>) {
+    fn finish(&mut self, packet: &Packet<'_>) {
         self.finished = self.finished.next();
-        self.advance(frame);
+        self.advance(packet);
     }
 
     /// A packet of a SEND or WRITE was carried out.
     #[inline]
-    fn advance(&mut self, frame: &Frame<'_>) {
+    fn advance(&mut self, packet: &Packet<'_>) {
         self.acknowledged = self.expected;
         self.expected += 1;
         self.reported = false;
-        if frame.headers.bth.ack_request && self.answers() {
+        if packet.bth.ack_request && self.answers() {
             self.responses.acknowledge(self.acknowledged, self.finished);
         }
     }
 
     fn complete_receive(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         opcode: CompletionOpcode,
         length: u32,
         invalidated: Option<u32>,
@@ -158,10 +158,10 @@ impl Responder {
                 queue_pair: self.settings.number,
                 opcode,
                 length,
-                immediate: immediate(&frame.headers.extension),
+                immediate: immediate(&packet.extension),
                 invalidated,
                 source: None,
-                solicited: frame.headers.bth.solicited_event,
+                solicited: packet.bth.solicited_event,
             }),
         );
     }
@@ -169,8 +169,8 @@ impl Responder {
 
 /// How many bytes of the message a packet has; at most the path MTU, as was checked.
 #[inline]
-fn length(frame: &Frame<'_>) -> u32 {
-    u32::try_from(frame.payload.len()).unwrap_or(0)
+fn length(packet: &Packet<'_>) -> u32 {
+    u32::try_from(packet.payload.len()).unwrap_or(0)
 }
 
 /// What the other side hears when its memory access fails.

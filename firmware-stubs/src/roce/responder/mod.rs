@@ -9,7 +9,7 @@ mod duplicates;
 mod execution;
 mod responses;
 
-use vdk_descriptors::roce::{Extension, Frame, ImmDt, Msn, NakCode, Opcode, Psn, Qpn, RnrTimer};
+use vdk_descriptors::roce::{Extension, ImmDt, Msn, NakCode, Opcode, Packet, Psn, Qpn, RnrTimer};
 
 use super::completion::{Completion, Failure, Side, Status};
 use super::counters::Counters;
@@ -129,27 +129,27 @@ impl Responder {
     #[inline]
     pub(super) fn request(
         &mut self,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         host: &mut impl Host,
         counters: &mut Counters,
     ) -> Effect {
         if self.settings.service == Service::UnreliableConnected {
-            self.resynchronise(frame, counters);
+            self.resynchronise(packet, counters);
         }
-        if let Err(refusal) = self.check(frame, host) {
-            return self.refuse(refusal, frame, host, counters);
+        if let Err(refusal) = self.check(packet, host) {
+            return self.refuse(refusal, packet, host, counters);
         }
-        match self.execute(frame, host, counters) {
+        match self.execute(packet, host, counters) {
             Ok(()) => Effect::Fine,
-            Err(refusal) => self.refuse(refusal, frame, host, counters),
+            Err(refusal) => self.refuse(refusal, packet, host, counters),
         }
     }
 
     /// A message of which a packet is missing is lost as a whole; the next one begins with
     /// whatever PSN it has.
-    fn resynchronise(&mut self, frame: &Frame<'_>, counters: &mut Counters) {
-        let psn = frame.headers.bth.psn.extend(self.expected);
-        let begins = frame.headers.bth.opcode.position().begins();
+    fn resynchronise(&mut self, packet: &Packet<'_>, counters: &mut Counters) {
+        let psn = packet.bth.psn.extend(self.expected);
+        let begins = packet.bth.opcode.position().begins();
         if psn != self.expected {
             counters.out_of_sequence += 1;
         }
@@ -157,7 +157,7 @@ impl Responder {
             self.message = None;
         }
         // Not the count itself, which a peer could lead below zero step by step.
-        self.expected = first_count(frame.headers.bth.psn);
+        self.expected = first_count(packet.bth.psn);
     }
 
     /// Does what a failed check asks for.
@@ -165,7 +165,7 @@ impl Responder {
     fn refuse(
         &mut self,
         refusal: Refusal,
-        frame: &Frame<'_>,
+        packet: &Packet<'_>,
         host: &mut impl Host,
         counters: &mut Counters,
     ) -> Effect {
@@ -179,7 +179,7 @@ impl Responder {
             }
             Refusal::Duplicate(psn) => {
                 counters.duplicates += 1;
-                self.duplicate(psn, frame, host);
+                self.duplicate(psn, packet, host);
                 Effect::Fine
             }
             Refusal::Gap => {
