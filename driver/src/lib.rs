@@ -22,3 +22,4 @@ pub mod ioat;
 pub mod kit;
 pub mod nvme;
 pub mod rejected;
+pub mod wait;

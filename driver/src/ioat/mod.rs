@@ -31,6 +31,7 @@ mod stream;
 mod tests;
 mod wait;
 
+pub use crate::wait::CompletionMode;
 pub use channel::{Channel, ChannelOptions};
 pub use device::EngineFacts;
 pub use error::{
@@ -38,7 +39,6 @@ pub use error::{
     ResetDeviceError, StartError, StopError, StreamError, WaitError,
 };
 pub use recover::Recovery;
-pub use wait::CompletionMode;
 
 use std::sync::Arc;
 

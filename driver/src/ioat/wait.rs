@@ -7,28 +7,11 @@ use vdk_descriptors::ioat::{
 };
 use vdk_hal::bar::BarError;
 use vdk_hal::interrupt::InterruptKind;
-use vdk_hal::poll::{Deadline, TimedOut};
+use vdk_hal::poll::{Deadline, SystemClock};
 
 use super::channel::Channel;
 use super::error::{ChannelError, WaitError};
-
-/// How a wait learns of a completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum CompletionMode {
-    /// Looks all the time. The shortest delay, and a processor for it.
-    Poll,
-    /// Sleeps until the interrupt.
-    Interrupt,
-    /// Looks for a while, then sleeps until the interrupt; without one it goes on looking.
-    #[default]
-    Adaptive,
-}
-
-/// Looks between two readings of the clock.
-const LOOKS_PER_ROUND: u32 = 256;
-/// How often a wait asks the device whether it is there and runs. A device that cannot
-/// write to memory any more reports nothing else.
-const HEALTH_INTERVAL: Duration = Duration::from_millis(10);
+use crate::wait::{CompletionMode, CompletionQueue, NAP, timed_out};
 
 impl<T> Channel<T> {
     /// Commits what was posted and waits until [`poll`](Self::poll) has something to give
@@ -52,77 +35,7 @@ impl<T> Channel<T> {
             return Ok(());
         }
         let deadline = Deadline::after(&self.clock, within);
-        match mode {
-            CompletionMode::Poll => self.look_until(deadline),
-            CompletionMode::Interrupt => self.sleep_until(deadline),
-            CompletionMode::Adaptive => {
-                for _ in 0..self.options.spins {
-                    if self.has_news() {
-                        return Ok(());
-                    }
-                    self.statistics.spins += 1;
-                    core::hint::spin_loop();
-                }
-                if self.interrupt.is_some() { self.sleep_until(deadline) } else { self.look_until(deadline) }
-            }
-        }
-    }
-
-    fn look_until(&mut self, deadline: Deadline) -> Result<(), WaitError> {
-        let mut health = Deadline::after(&self.clock, HEALTH_INTERVAL);
-        loop {
-            // The clock first: a thread that lost the processor looks once more.
-            let over = deadline.is_over(&self.clock);
-            for _ in 0..LOOKS_PER_ROUND {
-                if self.has_news() {
-                    return Ok(());
-                }
-                self.statistics.spins += 1;
-                core::hint::spin_loop();
-            }
-            if over || health.is_over(&self.clock) {
-                self.check_health()?;
-                health = Deadline::after(&self.clock, HEALTH_INTERVAL);
-                // A software device may need the processor that this thread burns.
-                std::thread::yield_now();
-            }
-            if over && !self.has_news() {
-                return Err(timed_out(deadline));
-            }
-        }
-    }
-
-    /// Sleeps until an interrupt brings news.
-    ///
-    /// The order closes the gap in which a completion could be missed: arm, make sure that
-    /// the device knows, look once more, and only then sleep.
-    fn sleep_until(&mut self, deadline: Deadline) -> Result<(), WaitError> {
-        loop {
-            let over = deadline.is_over(&self.clock);
-            self.take_interrupts();
-            self.arm().map_err(|error| self.fail_register(error))?;
-            // The read of CHANSTS in here returns after the device's earlier writes.
-            self.check_health()?;
-            if self.has_news() {
-                return Ok(());
-            }
-            if over {
-                return Err(timed_out(deadline));
-            }
-            let Some(interrupt) = &self.interrupt else {
-                return Err(WaitError::NoInterrupt { channel: self.number });
-            };
-            // Short naps: an interrupt that is lost costs a moment and not the deadline.
-            let nap = deadline.remaining(&self.clock).min(HEALTH_INTERVAL * 5);
-            if let Err(error) = interrupt.event.wait(nap) {
-                log::warn!("channel {}: cannot sleep: {error}", self.number);
-                return self.look_until(deadline);
-            }
-            if self.has_news() {
-                self.take_interrupts();
-                return Ok(());
-            }
-        }
+        self.wait_until(mode, self.options.spins, deadline)
     }
 
     /// Takes what the event file has counted, and lets a shared vector fire again.
@@ -175,6 +88,61 @@ impl<T> Channel<T> {
     }
 }
 
-fn timed_out(deadline: Deadline) -> WaitError {
-    TimedOut { what: "a completion", allowed: deadline.allowed() }.into()
+impl<T> CompletionQueue for Channel<T> {
+    type Error = WaitError;
+
+    const PAUSES: bool = true;
+
+    fn clock(&self) -> SystemClock {
+        self.clock
+    }
+
+    fn has_news(&mut self) -> bool {
+        Self::has_news(self)
+    }
+
+    fn count_spin(&mut self) {
+        self.statistics.spins += 1;
+    }
+
+    fn check_device(&mut self) -> Result<(), WaitError> {
+        Ok(self.check_health()?)
+    }
+
+    fn has_interrupt(&self) -> bool {
+        self.interrupt.is_some()
+    }
+
+    /// Sleeps until an interrupt brings news.
+    ///
+    /// The order closes the gap in which a completion could be missed: arm, make sure that
+    /// the device knows, look once more, and only then sleep.
+    fn sleep_until(&mut self, deadline: Deadline) -> Result<(), WaitError> {
+        let clock = self.clock;
+        loop {
+            let over = deadline.is_over(&clock);
+            self.take_interrupts();
+            self.arm().map_err(|error| self.fail_register(error))?;
+            // The read of CHANSTS in here returns after the device's earlier writes.
+            self.check_health()?;
+            if self.has_news() {
+                return Ok(());
+            }
+            if over {
+                return Err(timed_out(deadline));
+            }
+            let Some(interrupt) = &self.interrupt else {
+                return Err(WaitError::NoInterrupt { channel: self.number });
+            };
+            let nap = deadline.remaining(&clock).min(NAP);
+            if let Err(error) = interrupt.event.wait(nap) {
+                log::warn!("channel {}: cannot sleep: {error}", self.number);
+                return self.look_until(deadline);
+            }
+            if self.has_news() {
+                self.take_interrupts();
+                return Ok(());
+            }
+        }
+    }
 }

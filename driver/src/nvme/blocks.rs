@@ -8,11 +8,11 @@ use vdk_descriptors::sg::SgEntry;
 use vdk_hal::address::ByteLength;
 
 use super::bring_up::ControllerFacts;
-use super::command::{CommandError, CompletionMode, RejectReason, WaitError};
+use super::command::{CommandError, RejectReason, WaitError};
 use super::error::{OpenQueueError, QueueError, RecoverError, ResetError};
 use super::namespace::Namespace;
 use super::pair::QueuePair;
-use super::{Controller, QueueOptions};
+use super::{CompletionMode, Controller, QueueOptions};
 use crate::block::{
     BlockDevice, BlockEnd, BlockError, BlockFailure, BlockGeometry, BlockMemory, BlockOperation,
     BlockRequest, RefuseReason, Refused, RequestId,

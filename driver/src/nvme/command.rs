@@ -126,18 +126,6 @@ pub enum RejectReason {
     Queue(#[from] QueueError),
 }
 
-/// How a wait learns of a completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum CompletionMode {
-    /// Looks all the time. The shortest delay, and a processor for it.
-    Poll,
-    /// Sleeps until the interrupt.
-    Interrupt,
-    /// Looks for a while, then sleeps until the interrupt.
-    #[default]
-    Adaptive,
-}
-
 /// Why a wait ended without a completion.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]

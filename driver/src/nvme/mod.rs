@@ -40,9 +40,10 @@ mod recover;
 mod submit;
 mod wait;
 
+pub use crate::wait::CompletionMode;
 pub use blocks::BlockQueue;
 pub use bring_up::ControllerFacts;
-pub use command::{CommandError, Completion, CompletionMode, RejectReason, Rejected, Statistics, WaitError};
+pub use command::{CommandError, Completion, RejectReason, Rejected, Statistics, WaitError};
 pub use error::{
     AdminError, EnableError, NamespaceError, OpenQueueError, QueueError, RecoverError, ResetError,
     StartError, StopError,

@@ -4,18 +4,13 @@ use core::time::Duration;
 
 use vdk_descriptors::nvme::{AbortDword, AbortResult, AdminOpcode, SubmissionEntry};
 use vdk_descriptors::ring::Cookie;
-use vdk_hal::poll::{Clock, Deadline, TimedOut};
+use vdk_hal::poll::{Clock, Deadline, SystemClock};
 
-use super::command::{CompletionMode, WaitError};
+use super::command::WaitError;
 use super::error::{AdminError, QueueError};
 use super::pair::QueuePair;
+use crate::wait::{CompletionMode, CompletionQueue, HEALTH_INTERVAL, NAP, timed_out};
 
-/// Looks between two readings of the clock.
-const LOOKS_PER_ROUND: u32 = 256;
-/// How often a wait asks the controller whether it is there and runs.
-const HEALTH_INTERVAL: Duration = Duration::from_millis(10);
-/// How long a sleep lasts at most: an interrupt that is lost costs so much.
-const NAP: Duration = Duration::from_millis(50);
 /// Into how many steps the time limit of commands is divided.
 const STEPS: u32 = 8;
 
@@ -41,78 +36,7 @@ impl<T> QueuePair<T> {
             return Ok(());
         }
         let deadline = Deadline::after(&self.clock, within);
-        match mode {
-            CompletionMode::Poll => self.look_until(deadline),
-            CompletionMode::Interrupt => self.sleep_until(deadline),
-            CompletionMode::Adaptive => {
-                for _ in 0..self.options.spins {
-                    if self.queue.is_ready() {
-                        return Ok(());
-                    }
-                    self.statistics.spins += 1;
-                }
-                if self.interrupt.is_some() { self.sleep_until(deadline) } else { self.look_until(deadline) }
-            }
-        }
-    }
-
-    fn look_until(&mut self, deadline: Deadline) -> Result<(), WaitError> {
-        let mut health = Deadline::after(&self.clock, HEALTH_INTERVAL);
-        loop {
-            // The clock first: a thread that lost the processor looks once more.
-            let over = deadline.is_over(&self.clock);
-            // Without a hint to the processor in between: a hypervisor takes one for a reason
-            // to stop the virtual processor, which costs more than many looks.
-            for _ in 0..LOOKS_PER_ROUND {
-                if self.queue.is_ready() {
-                    return Ok(());
-                }
-                self.statistics.spins += 1;
-            }
-            if over || health.is_over(&self.clock) {
-                self.check()?;
-                health = Deadline::after(&self.clock, HEALTH_INTERVAL);
-                // A software device may need the processor that this thread burns.
-                std::thread::yield_now();
-            }
-            if over && !self.queue.is_ready() {
-                return Err(timed_out(deadline));
-            }
-        }
-    }
-
-    /// Sleeps until an interrupt brings news. The controller writes the completion before it
-    /// sends the interrupt, and the event file counts: so what comes after the look wakes.
-    fn sleep_until(&mut self, deadline: Deadline) -> Result<(), WaitError> {
-        self.queue.acknowledge().map_err(|error| self.fail_register(error))?;
-        let mut health = Deadline::after(&self.clock, HEALTH_INTERVAL);
-        loop {
-            let over = deadline.is_over(&self.clock);
-            let Some(event) = &self.interrupt else {
-                return Err(WaitError::NoInterrupt { queue: self.number });
-            };
-            self.statistics.interrupts += event.take();
-            if self.queue.is_ready() {
-                return Ok(());
-            }
-            if over || health.is_over(&self.clock) {
-                self.check()?;
-                health = Deadline::after(&self.clock, HEALTH_INTERVAL);
-            }
-            if over {
-                return if self.queue.is_ready() { Ok(()) } else { Err(timed_out(deadline)) };
-            }
-            let nap = deadline.remaining(&self.clock).min(NAP);
-            if let Some(event) = &self.interrupt
-                && let Err(error) = event.wait(nap)
-            {
-                log::warn!("queue {}: cannot sleep: {error}", self.number);
-                return self.look_until(deadline);
-            }
-            if self.queue.is_ready() {
-                return Ok(());
-            }
-        }
+        self.wait_until(mode, self.options.spins, deadline)
     }
 
     /// Asks the controller whether it is there and runs, and looks whether commands are
@@ -202,6 +126,63 @@ impl<T> QueuePair<T> {
     }
 }
 
-fn timed_out(deadline: Deadline) -> WaitError {
-    TimedOut { what: "a completion", allowed: deadline.allowed() }.into()
+impl<T> CompletionQueue for QueuePair<T> {
+    type Error = WaitError;
+
+    const PAUSES: bool = false;
+
+    fn clock(&self) -> SystemClock {
+        self.clock
+    }
+
+    fn has_news(&mut self) -> bool {
+        self.queue.is_ready()
+    }
+
+    fn count_spin(&mut self) {
+        self.statistics.spins += 1;
+    }
+
+    fn check_device(&mut self) -> Result<(), WaitError> {
+        Ok(self.check()?)
+    }
+
+    fn has_interrupt(&self) -> bool {
+        self.interrupt.is_some()
+    }
+
+    /// Sleeps until an interrupt brings news. The controller writes the completion before it
+    /// sends the interrupt, and the event file counts: so what comes after the look wakes.
+    fn sleep_until(&mut self, deadline: Deadline) -> Result<(), WaitError> {
+        let clock = self.clock;
+        self.queue.acknowledge().map_err(|error| self.fail_register(error))?;
+        let mut health = Deadline::after(&clock, HEALTH_INTERVAL);
+        loop {
+            let over = deadline.is_over(&clock);
+            let Some(event) = &self.interrupt else {
+                return Err(WaitError::NoInterrupt { queue: self.number });
+            };
+            self.statistics.interrupts += event.take();
+            if self.queue.is_ready() {
+                return Ok(());
+            }
+            if over || health.is_over(&clock) {
+                self.check()?;
+                health = Deadline::after(&clock, HEALTH_INTERVAL);
+            }
+            if over {
+                return if self.queue.is_ready() { Ok(()) } else { Err(timed_out(deadline)) };
+            }
+            let nap = deadline.remaining(&clock).min(NAP);
+            if let Some(event) = &self.interrupt
+                && let Err(error) = event.wait(nap)
+            {
+                log::warn!("queue {}: cannot sleep: {error}", self.number);
+                return self.look_until(deadline);
+            }
+            if self.queue.is_ready() {
+                return Ok(());
+            }
+        }
+    }
 }
