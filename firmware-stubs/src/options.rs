@@ -54,6 +54,9 @@ pub struct StubOptions {
     pub queue_entries: u32,
     /// The longest transfer of one nvme command as a power of two, 13 to 20.
     pub max_transfer_log2: u8,
+    /// How long an nvme tells its driver to wait for it to start or stop (CAP.TO): 500 ms to
+    /// 127.5 s, rounded up to 500 ms.
+    pub ready_timeout: Duration,
 }
 
 /// A namespace of an nvme.
@@ -96,6 +99,8 @@ impl Default for StubOptions {
             queue_pairs: 4,
             queue_entries: 1024,
             max_transfer_log2: 19,
+            // The device thread may have to wait for a processor.
+            ready_timeout: Duration::from_secs(10),
         }
     }
 }

@@ -46,6 +46,8 @@ mod sgl;
 mod transfer;
 mod trouble;
 
+use core::time::Duration;
+
 use vdk_descriptors::nvme::{BAR, CLASS_CODE, ControllerCapabilities, DOORBELLS};
 use vdk_hal::address::{BarIndex, ByteLength};
 use vdk_hal::bar::BarKind;
@@ -62,6 +64,11 @@ pub(crate) fn build(options: &StubOptions) -> Result<(Profile, Box<dyn DeviceMod
     StubError::check_range("the count of queue pairs", u64::from(options.queue_pairs), 1..=MOST_PAIRS)?;
     StubError::check_range("the size of a queue", u64::from(options.queue_entries), 2..=0x1_0000)?;
     StubError::check_range("the longest transfer", u64::from(options.max_transfer_log2), 13..=20)?;
+    StubError::check_range(
+        "the time to start, in units of 500 ms,",
+        timeout_units(options.ready_timeout),
+        1..=255,
+    )?;
     // CAST: `usize` is at most 64 bits wide.
     StubError::check_range("the count of namespaces", options.namespaces.len() as u64, 1..=64)?;
     let bar = BarIndex::new(BAR).ok_or(StubError::Profile { what: "there is no such BAR" })?;
@@ -95,13 +102,17 @@ pub(crate) fn build(options: &StubOptions) -> Result<(Profile, Box<dyn DeviceMod
     Ok((profile, Box::new(Nvme::new(bar, options, serial_number, namespaces))))
 }
 
+/// The unit of CAP.TO is 500 ms.
+fn timeout_units(timeout: Duration) -> u64 {
+    u64::try_from(timeout.as_millis().div_ceil(500)).unwrap_or(u64::MAX)
+}
+
 /// CAP.
 fn capabilities(options: &StubOptions) -> ControllerCapabilities {
     let mut capabilities = ControllerCapabilities::default();
     capabilities.set_max_queue_entries(u16::try_from(options.queue_entries - 1).unwrap_or(u16::MAX));
     capabilities.set_contiguous_queues_required(true);
-    // Ten seconds: the device thread may have to wait for a processor.
-    capabilities.set_timeout_units(20);
+    capabilities.set_timeout_units(u8::try_from(timeout_units(options.ready_timeout)).unwrap_or(u8::MAX));
     capabilities.set_doorbell_stride_exponent(STRIDE_EXPONENT);
     capabilities.set_nvm_command_set(true);
     capabilities.set_page_exponent_max(4);

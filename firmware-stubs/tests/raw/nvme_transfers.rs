@@ -1,5 +1,6 @@
 //! An emulated NVMe controller: the shapes that data can have, and I/O commands.
 
+use core::time::Duration;
 use std::io::{Read, Seek, SeekFrom, Write};
 
 use proptest::prelude::*;
@@ -272,6 +273,8 @@ fn options_that_cannot_be_are_refused() {
         StubOptions { queue_pairs: 65, ..small() },
         StubOptions { queue_entries: 1, ..small() },
         StubOptions { max_transfer_log2: 21, ..small() },
+        StubOptions { ready_timeout: Duration::ZERO, ..small() },
+        StubOptions { ready_timeout: Duration::from_secs(128), ..small() },
         StubOptions { namespaces: Vec::new(), ..small() },
     ] {
         assert!(matches!(StubNode::new(StubKind::Nvme, options), Err(StubError::Option { .. })));

@@ -10,6 +10,7 @@ use vdk_driver::nvme::{
     CommandError, Controller, ControllerOptions, QueueError, QueueOptions, QueuePair, RecoverError,
     RejectReason, ResetError,
 };
+use vdk_firmware_stubs::StubOptions;
 use vdk_hal::function::PciNode;
 use vdk_hal::reset::ResetKind;
 use vdk_tests::tap::{Resets, Tap};
@@ -20,6 +21,11 @@ const SOON: Duration = Duration::from_millis(100);
 /// How long an admin command is waited for that is never answered. All others have to be
 /// answered within it, on a busy machine too.
 const UNANSWERED: Duration = Duration::from_secs(3);
+
+/// A stub that says soon that it does not start or stop any more.
+fn soon_given_up() -> StubOptions {
+    StubOptions { ready_timeout: UNANSWERED, ..Default::default() }
+}
 
 fn owners(ended: &[Ended]) -> Vec<u32> {
     let mut owners: Vec<u32> = ended.iter().map(|(owner, _)| *owner).collect();
@@ -115,7 +121,7 @@ fn statuses_reach_their_commands_and_no_others() {
 
 #[test]
 fn a_controller_that_does_nothing_any_more_is_found_and_given_up() {
-    let node = stub(Default::default());
+    let node = stub(soon_given_up());
     // The abort is not answered either.
     let options = ControllerOptions { admin_limit: UNANSWERED, ..Default::default() };
     let controller = start_with(&node, options);
@@ -255,38 +261,39 @@ fn a_deletion_of_what_the_controller_does_not_have_is_one() {
 }
 
 #[test]
-fn a_controller_off_the_bus_that_cannot_be_reset_gives_every_owner_back() {
+fn a_controller_off_the_bus_that_no_reset_can_help_gives_every_owner_back() {
     // A hot reset would hit its neighbours, so it is as good as none.
-    for (kinds, asked) in [
-        (vec![ResetKind::Hot], vec![]),
-        (vec![ResetKind::Hot, ResetKind::PowerManagement], vec![ResetKind::PowerManagement]),
-    ] {
-        let node = stub(Default::default());
-        let tap = Tap::new(node.clone(), Resets::Fail(kinds.clone()));
-        let opened: Arc<dyn PciNode> = tap.clone();
-        let options = ControllerOptions { admin_limit: UNANSWERED, ..Default::default() };
-        let controller = Controller::start(Session::open(&opened, "test").unwrap(), options).unwrap();
-        let mut bed = Bed::started(node, controller, SOON);
-        let mut other: QueuePair<u32> = bed.controller.queue_pair(QueueOptions::default()).unwrap();
-        bed.node.set_fault_plan(&plan("ch1.stop@2"));
-        for owner in 0..4 {
-            bed.read(u64::from(owner), owner);
-        }
-        let entry = part(&bed.memory, 0, 512);
-        let (mut ended, failure) = bed.run();
-        assert!(failure.is_some() && ended.len() <= 1, "{failure:?}");
-        other.read(&bed.namespace, 0, &[entry], 9).unwrap();
-        let recovered = bed.pair.recover(|completion| ended.push(pair_of(completion)));
-        assert!(
-            matches!(recovered, Err(RecoverError::Reset(ResetError::NotStarted(_)))),
-            "{kinds:?}: {recovered:?}"
-        );
-        assert_eq!(tap.asked(), asked, "{kinds:?}");
-        assert_eq!(owners(&ended), [0, 1, 2, 3], "{kinds:?}");
-        let mut others = Vec::new();
-        assert!(other.recover(|completion| others.push(pair_of(completion))).is_err());
-        assert_eq!(others, [(9, Err(CommandError::Reset))], "{kinds:?}");
-        assert_eq!(bed.pair.close().unwrap().len(), 0);
-        assert_eq!(other.close().unwrap().len(), 0);
+    given_back_without_a_reset(&[ResetKind::Hot], &[]);
+}
+
+#[test]
+fn a_controller_off_the_bus_whose_reset_fails_gives_every_owner_back() {
+    given_back_without_a_reset(&[ResetKind::Hot, ResetKind::PowerManagement], &[ResetKind::PowerManagement]);
+}
+
+fn given_back_without_a_reset(kinds: &[ResetKind], asked: &[ResetKind]) {
+    let node = stub(soon_given_up());
+    let tap = Tap::new(node.clone(), Resets::Fail(kinds.to_vec()));
+    let opened: Arc<dyn PciNode> = tap.clone();
+    let options = ControllerOptions { admin_limit: UNANSWERED, ..Default::default() };
+    let controller = Controller::start(Session::open(&opened, "test").unwrap(), options).unwrap();
+    let mut bed = Bed::started(node, controller, SOON);
+    let mut other: QueuePair<u32> = bed.controller.queue_pair(QueueOptions::default()).unwrap();
+    bed.node.set_fault_plan(&plan("ch1.stop@2"));
+    for owner in 0..4 {
+        bed.read(u64::from(owner), owner);
     }
+    let entry = part(&bed.memory, 0, 512);
+    let (mut ended, failure) = bed.run();
+    assert!(failure.is_some() && ended.len() <= 1, "{failure:?}");
+    other.read(&bed.namespace, 0, &[entry], 9).unwrap();
+    let recovered = bed.pair.recover(|completion| ended.push(pair_of(completion)));
+    assert!(matches!(recovered, Err(RecoverError::Reset(ResetError::NotStarted(_)))), "{recovered:?}");
+    assert_eq!(tap.asked(), asked);
+    assert_eq!(owners(&ended), [0, 1, 2, 3]);
+    let mut others = Vec::new();
+    assert!(other.recover(|completion| others.push(pair_of(completion))).is_err());
+    assert_eq!(others, [(9, Err(CommandError::Reset))]);
+    assert_eq!(bed.pair.close().unwrap().len(), 0);
+    assert_eq!(other.close().unwrap().len(), 0);
 }
