@@ -46,7 +46,7 @@ pub enum FrameError {
     #[error("transport version {0} is unknown: only 0 is defined")]
     TransportVersion(u8),
     /// An opcode that this module does not describe. The header around it is sound;
-    /// [`Frame::verify_any_opcode`](super::Frame::verify_any_opcode) tells whether the rest is.
+    /// [`Envelope`](super::Envelope) reads it, and tells whether the rest is.
     #[error("opcode {opcode:#04x} to queue pair {destination} is reserved or not supported")]
     Opcode {
         /// The opcode.

@@ -61,24 +61,6 @@ impl<'a> Frame<'a> {
         Unverified::parse(bytes)?.verify()
     }
 
-    /// Verifies the invariant CRC of a frame whatever its opcode: it covers the bytes, and what
-    /// they mean need not be known.
-    ///
-    /// # Errors
-    ///
-    /// [`FrameError::Icrc`], or what is wrong with the headers before the opcode.
-    pub fn verify_any_opcode(bytes: &[u8]) -> Result<(), FrameError> {
-        let (ethernet, ethertype) = Ethernet::read(bytes)?;
-        let packet = bytes.get(ethernet.length()..).unwrap_or_default();
-        let (network, length) = Network::read(ethertype, packet)?;
-        let packet = packet.get(..length).unwrap_or_default();
-        let truncated = FrameError::truncated("the invariant crc", icrc::LENGTH, packet.len());
-        let (covered, carried) = packet.split_last_chunk::<{ icrc::LENGTH }>().ok_or(truncated)?;
-        let carried = u32::from_le_bytes(*carried);
-        let computed = icrc::compute(network.encapsulation(), covered).ok_or(truncated)?;
-        if carried == computed { Ok(()) } else { Err(FrameError::Icrc { carried, computed }) }
-    }
-
     /// What the transport has in it.
     #[inline]
     #[must_use]

@@ -17,6 +17,7 @@
 //! of its annexes on RoCE.
 
 mod bth;
+mod envelope;
 mod error;
 mod extension;
 mod flow;
@@ -34,6 +35,7 @@ mod syndrome;
 mod tests;
 
 pub use bth::Bth;
+pub use envelope::Envelope;
 pub use error::{BuildError, Foreign, FrameError};
 pub use extension::{Aeth, AtomicAckEth, AtomicEth, Deth, Extension, ExtensionHeaders, Ieth, ImmDt, Reth};
 pub use flow::Flow;

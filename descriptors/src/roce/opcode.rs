@@ -18,6 +18,21 @@ pub enum Transport {
     CongestionNotification,
 }
 
+impl Transport {
+    /// The transport service that bits 7:5 of an opcode name, whether or not the rest of it is
+    /// known. `None` for a service that this module does not describe.
+    #[must_use]
+    pub const fn of(opcode: u8) -> Option<Self> {
+        match opcode >> 5 {
+            0 => Some(Self::ReliableConnection),
+            1 => Some(Self::UnreliableConnection),
+            3 => Some(Self::UnreliableDatagram),
+            4 => Some(Self::CongestionNotification),
+            _ => None,
+        }
+    }
+}
+
 /// What a packet is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
@@ -328,6 +343,7 @@ mod tests {
                 _ => (Transport::CongestionNotification, "CNP"),
             };
             assert_eq!(opcode.transport(), transport);
+            assert_eq!(Transport::of(opcode.value()), Some(transport));
             assert!(opcode.name().starts_with(prefix));
             assert_eq!(opcode.name().contains("Immediate"), opcode.has_immediate());
         }

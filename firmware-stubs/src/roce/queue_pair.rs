@@ -6,8 +6,8 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use vdk_descriptors::roce::{
-    AckTimeout, Bth, Extension, Flow, Frame, Opcode, PKey, Packet, PathMtu, Prediction, Psn, QKey, Qpn,
-    RnrTimer,
+    AckTimeout, Bth, Envelope, Extension, Flow, Frame, Network, Opcode, PKey, Packet, PathMtu, Prediction,
+    Psn, QKey, Qpn, RnrTimer, Transport,
 };
 
 use super::completion::{Completion, Failure, Side, Status};
@@ -290,17 +290,37 @@ impl QueuePair {
     /// Whether service, partition and addresses of a frame are those of this queue pair.
     #[inline]
     fn is_for_me(&self, frame: &Frame<'_>) -> bool {
-        let transport = self.service.transport();
         let bth = &frame.headers.bth;
         let notification = bth.opcode == Opcode::CONGESTION_NOTIFICATION;
-        if !(bth.opcode.transport() == transport || notification) || !PKey::DEFAULT.admits(bth.partition) {
+        (bth.opcode.transport() == self.service.transport() || notification)
+            && self.comes_from_my_peer(bth.partition, &frame.headers.network)
+    }
+
+    /// Whether partition and addresses are those of this queue pair.
+    #[inline]
+    fn comes_from_my_peer(&self, partition: PKey, network: &Network) -> bool {
+        if !PKey::DEFAULT.admits(partition) {
             return false;
         }
         if self.service == Service::Datagram {
             return true;
         }
-        let network = &frame.headers.network;
         self.way.as_ref().is_some_and(|(path, _)| network.goes_back(&path.network))
+    }
+
+    /// Takes a packet for this queue pair whose opcode is not known. In its turn it is an invalid
+    /// request; whatever does not fit is dropped.
+    #[cold]
+    pub(super) fn receive_unknown(&mut self, envelope: &Envelope, host: &mut impl Host) {
+        self.counters.frames_received += 1;
+        let mine = Transport::of(envelope.opcode) == Some(self.service.transport())
+            && self.comes_from_my_peer(envelope.partition, &envelope.network);
+        if !self.state.receives() || !mine || self.service == Service::Datagram {
+            self.counters.dropped += 1;
+            return;
+        }
+        let effect = self.responder.unknown(envelope.psn, host, &mut self.counters);
+        self.apply(effect, host);
     }
 
     /// Reports the first request that was accepted before the change to RTS. `before` is what

@@ -19,3 +19,4 @@ mod random;
 mod reliable;
 mod scripts;
 mod services;
+mod unknown;

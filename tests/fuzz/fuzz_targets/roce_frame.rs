@@ -4,14 +4,21 @@
 
 use libfuzzer_sys::fuzz_target;
 use vdk_descriptors::roce::neighbour::Neighbour;
-use vdk_descriptors::roce::{Frame, FrameError, Unverified};
+use vdk_descriptors::roce::{Envelope, Frame, FrameError, Unverified};
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = Neighbour::parse(bytes);
-    let Ok(unverified) = Unverified::parse(bytes) else { return };
+    let Ok(unverified) = Unverified::parse(bytes) else {
+        let _ = Envelope::parse(bytes);
+        return;
+    };
     let frame = *unverified.frame();
     match Frame::parse(bytes) {
-        Ok(verified) => assert_eq!(verified, frame),
+        Ok(verified) => {
+            assert_eq!(verified, frame);
+            let envelope = Envelope::parse(bytes).expect("its headers are fewer");
+            assert_eq!((envelope.network, envelope.psn), (frame.headers.network, frame.headers.bth.psn));
+        }
         Err(FrameError::Icrc { carried, computed }) => assert_ne!(carried, computed),
         Err(error) => panic!("{error} after the headers were read"),
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use vdk_driver::descriptors::roce::{
-    Extension, Frame, FrameError, Headers, Operation, Qpn, SyndromeKind, Transport, Unverified,
+    Envelope, Extension, Frame, FrameError, Headers, Operation, Qpn, SyndromeKind, Transport, Unverified,
 };
 
 use super::capture::Captured;
@@ -125,7 +125,7 @@ impl Report {
             }
             Err(error @ FrameError::Opcode { .. }) => {
                 self.frames += 1;
-                let verified = Frame::verify_any_opcode(captured.bytes);
+                let verified = Envelope::parse(captured.bytes);
                 record.icrc = Some(verified.is_ok());
                 record.error = Some(verified.err().unwrap_or(error).to_string());
                 if record.icrc == Some(true) {

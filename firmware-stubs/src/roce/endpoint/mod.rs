@@ -8,7 +8,7 @@ mod keys;
 use std::collections::VecDeque;
 
 use thiserror::Error;
-use vdk_descriptors::roce::{Gid, Prediction, Psn, Qpn, Unverified};
+use vdk_descriptors::roce::{Envelope, FrameError, Gid, Prediction, Psn, Qpn, Unverified};
 
 use super::attributes::Attributes;
 use super::completion::{Completion, Side};
@@ -302,6 +302,7 @@ impl Endpoint {
         let parsed = Unverified::parse(bytes);
         let frame = match &parsed {
             Ok(unverified) if unverified.is_intact() => unverified.frame(),
+            Err(FrameError::Opcode { .. }) => return self.receive_unknown(bytes),
             _ => {
                 self.frames.unreadable += 1;
                 return;
@@ -314,6 +315,22 @@ impl Endpoint {
         }
         let number = frame.headers.bth.destination;
         if self.with(number, |pair, host| pair.receive(now, frame, bytes, host)).is_err() {
+            self.frames.homeless += 1;
+        }
+    }
+
+    /// Takes a frame whose opcode is not known.
+    #[cold]
+    fn receive_unknown(&mut self, bytes: &[u8]) {
+        let Ok(envelope) = Envelope::parse(bytes) else {
+            self.frames.unreadable += 1;
+            return;
+        };
+        let to = envelope.network.destination();
+        if !self.stations.iter().any(|station| station.address == to) {
+            self.frames.misdirected += 1;
+        } else if self.with(envelope.destination, |pair, host| pair.receive_unknown(&envelope, host)).is_err()
+        {
             self.frames.homeless += 1;
         }
     }

@@ -1,6 +1,6 @@
 //! What a request must pass before anything is done, in order.
 
-use vdk_descriptors::roce::{Extension, Operation, Packet, Reth};
+use vdk_descriptors::roce::{Extension, Operation, Packet, Psn, Reth};
 
 use super::{MessageKind, Responder, uses_receive};
 use crate::roce::completion::Status;
@@ -32,7 +32,7 @@ impl Responder {
     #[inline]
     pub(super) fn check(&self, packet: &Packet<'_>, memory: &impl Memory) -> Result<(), Refusal> {
         // It is the turn of its PSN.
-        self.check_sequence(packet)?;
+        self.check_turn(packet.bth.psn)?;
         // Its place in a message follows the packet before.
         self.check_order(packet)?;
         // The queue pair allows the operation.
@@ -48,8 +48,8 @@ impl Responder {
     }
 
     #[inline]
-    fn check_sequence(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
-        let psn = packet.bth.psn.extend(self.expected);
+    pub(super) fn check_turn(&self, psn: Psn) -> Result<(), Refusal> {
+        let psn = psn.extend(self.expected);
         if psn > self.expected {
             Err(Refusal::Gap)
         } else if psn < self.expected {

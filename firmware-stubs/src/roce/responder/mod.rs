@@ -134,22 +134,37 @@ impl Responder {
         counters: &mut Counters,
     ) -> Effect {
         if self.settings.service == Service::UnreliableConnected {
-            self.resynchronise(packet, counters);
+            let bth = &packet.bth;
+            self.resynchronise(bth.psn, bth.opcode.position().begins(), counters);
         }
         if let Err(refusal) = self.check(packet, host) {
-            return self.refuse(refusal, packet, host, counters);
+            return self.refuse(refusal, Some(packet), host, counters);
         }
         match self.execute(packet, host, counters) {
             Ok(()) => Effect::Fine,
-            Err(refusal) => self.refuse(refusal, packet, host, counters),
+            Err(refusal) => self.refuse(refusal, Some(packet), host, counters),
         }
+    }
+
+    /// Takes a packet whose opcode is not known. Its PSN is looked at first, as with any other:
+    /// out of its turn it is a gap, or one that came before and whose answer nobody knows.
+    #[cold]
+    pub(super) fn unknown(&mut self, psn: Psn, host: &mut impl Host, counters: &mut Counters) -> Effect {
+        if self.settings.service == Service::UnreliableConnected {
+            self.resynchronise(psn, false, counters);
+        }
+        let refusal = match self.check_turn(psn) {
+            Ok(()) => Refusal::Invalid(None),
+            Err(Refusal::Duplicate(_)) => Refusal::Drop,
+            Err(refusal) => refusal,
+        };
+        self.refuse(refusal, None, host, counters)
     }
 
     /// A message of which a packet is missing is lost as a whole; the next one begins with
     /// whatever PSN it has.
-    fn resynchronise(&mut self, packet: &Packet<'_>, counters: &mut Counters) {
-        let psn = packet.bth.psn.extend(self.expected);
-        let begins = packet.bth.opcode.position().begins();
+    fn resynchronise(&mut self, number: Psn, begins: bool, counters: &mut Counters) {
+        let psn = number.extend(self.expected);
         if psn != self.expected {
             counters.out_of_sequence += 1;
         }
@@ -157,7 +172,7 @@ impl Responder {
             self.message = None;
         }
         // Not the count itself, which a peer could lead below zero step by step.
-        self.expected = first_count(packet.bth.psn);
+        self.expected = first_count(number);
     }
 
     /// Does what a failed check asks for.
@@ -165,7 +180,7 @@ impl Responder {
     fn refuse(
         &mut self,
         refusal: Refusal,
-        packet: &Packet<'_>,
+        packet: Option<&Packet<'_>>,
         host: &mut impl Host,
         counters: &mut Counters,
     ) -> Effect {
@@ -179,7 +194,9 @@ impl Responder {
             }
             Refusal::Duplicate(psn) => {
                 counters.duplicates += 1;
-                self.duplicate(psn, packet, host);
+                if let Some(packet) = packet {
+                    self.duplicate(psn, packet, host);
+                }
                 Effect::Fine
             }
             Refusal::Gap => {
