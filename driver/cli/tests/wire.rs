@@ -113,6 +113,125 @@ fn a_sound_frame_with_an_unknown_opcode_is_counted_by_itself_and_fails_nothing()
     assert_eq!(counts, (&0.into(), &0.into(), &1.into()));
     let last = report["records"].as_array().unwrap().last().unwrap();
     assert_eq!((&last["icrc"], &last["marks"][0]), (&true.into(), &"unknown opcode".into()));
+    // It has numbers of its own, which are those that it had with an opcode that is known.
+    let plain = json(&capture("verbs-ipv4.pcap"), 0);
+    let known = plain["records"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["unknown_opcode"], 0x1c);
+    for field in ["queue_pair", "psn", "source", "destination"] {
+        assert!(!last[field].is_null() && last[field] == known[field], "{field}: {last}");
+    }
+    let text = vdk(&["wire", scratch("opcode.pcap", &bytes).to_str().unwrap()]).stdout;
+    let text = String::from_utf8(text).unwrap();
+    let line = text.lines().find(|line| line.contains("[unknown opcode]")).unwrap();
+    assert!(line.contains(" opcode 0x1c ") && line.contains(" qp 0x") && line.contains(" psn 0x"), "{line}");
+}
+
+/// A file of these frames, a second apart.
+fn file(name: &str, frames: &[Vec<u8>]) -> String {
+    scratch(name, &pcapng(frames)).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn every_extension_header_is_in_the_record() {
+    use vdk_driver::descriptors::roce::*;
+    let whole = std::fs::read(capture("verbs-ipv4.pcap")).unwrap();
+    let sample = frames(&whole).into_iter().find_map(|frame| Frame::parse(frame).ok()).unwrap();
+    let aeth = Aeth { syndrome: Syndrome::ACK, msn: Msn::new(7) };
+    let headers = ExtensionHeaders {
+        immediate: ImmDt(0x11),
+        invalidate: Ieth(RemoteKey(0x22)),
+        remote: Reth { address: 0x33, key: RemoteKey(0x44), length: 8 },
+        acknowledge: aeth,
+        original: AtomicAckEth(0x55),
+        atomic: AtomicEth { address: 0x66, key: RemoteKey(0x77), swap_or_add: 0x88, compare: 0x99 },
+        datagram: Deth { key: QKey(0xaa), source: Qpn::new(0xbb).unwrap() },
+    };
+    let opcodes = [
+        Opcode::RC_SEND_ONLY_INVALIDATE,
+        Opcode::RC_WRITE_ONLY_IMMEDIATE,
+        Opcode::RC_COMPARE_SWAP,
+        Opcode::RC_ATOMIC_ACKNOWLEDGE,
+        Opcode::UD_SEND_ONLY_IMMEDIATE,
+    ];
+    let built: Vec<Vec<u8>> = opcodes
+        .iter()
+        .map(|opcode| {
+            let mut bth = Bth::new(*opcode, Qpn::new(0x11).unwrap(), Psn::new(5));
+            bth.solicited_event = true;
+            let extension = Extension::of(opcode.extension(), &headers);
+            let headers = Headers { bth, extension, ..sample.headers };
+            let payload: &[u8] = if opcode.has_payload() { &[1; 8] } else { &[] };
+            let mut buffer = vec![0; headers.frame_length(payload.len())];
+            Frame { headers, payload }.build(&mut buffer).unwrap();
+            buffer
+        })
+        .collect();
+    let report = json(&file("extensions.pcapng", &built), 0);
+    let records = report["records"].as_array().unwrap();
+    let expected = [
+        ("invalidate", serde_json::json!(0x22)),
+        ("remote", serde_json::json!({ "address": 0x33, "key": 0x44, "length": 8 })),
+        ("atomic", serde_json::json!({ "address": 0x66, "key": 0x77, "swap_or_add": 0x88, "compare": 0x99 })),
+        ("original", serde_json::json!(0x55)),
+        ("datagram", serde_json::json!({ "q_key": 0xaa, "source": 0xbb })),
+    ];
+    for (place, (field, value)) in expected.iter().enumerate() {
+        assert_eq!(records[place][field], *value, "{}", records[place]);
+        let others = expected.iter().filter(|(other, _)| other != field);
+        assert!(others.into_iter().all(|(other, _)| records[place][other].is_null()), "{}", records[place]);
+        assert_eq!(records[place]["solicited_event"], true);
+    }
+    assert_eq!((&records[1]["immediate"], &records[4]["immediate"]), (&0x11.into(), &0x11.into()));
+    assert_eq!((&records[3]["msn"], &records[3]["syndrome"]), (&7.into(), &"ACK".into()));
+}
+
+#[test]
+fn a_congestion_notification_has_no_number_in_its_row() {
+    use vdk_driver::descriptors::roce::*;
+    let whole = std::fs::read(capture("verbs-ipv4.pcap")).unwrap();
+    let request = frames(&whole)
+        .into_iter()
+        .find(|frame| Frame::parse(frame).is_ok_and(|frame| frame.headers.bth.opcode == Opcode::RC_SEND_ONLY))
+        .unwrap();
+    let sample = Frame::parse(request).unwrap().headers;
+    let psn = sample.bth.psn.value();
+    let mut bth = Bth::new(Opcode::CONGESTION_NOTIFICATION, sample.bth.destination, Psn::new(0));
+    bth.backward_congestion = true;
+    let headers = Headers { bth, extension: Extension::Congestion, ..sample };
+    let mut notification = vec![0; headers.frame_length(0)];
+    Frame { headers, payload: &[] }.build(&mut notification).unwrap();
+    for order in [vec![0, 1, 0], vec![1, 0], vec![0, 1]] {
+        let frames: Vec<Vec<u8>> =
+            order.iter().map(|which| [notification.clone(), request.to_vec()][*which].clone()).collect();
+        let report = json(&file("cnp.pcapng", &frames), 0);
+        let row = &report["by_queue_pair"][0];
+        let numbers = (&row["first_psn"], &row["last_psn"], &row["transport"], &row["retransmissions"]);
+        assert_eq!(numbers, (&psn.into(), &psn.into(), &"RC".into(), &0.into()), "{order:?}");
+        assert_eq!(row["frames"], order.len());
+    }
+    let alone = file("cnp.pcapng", &[notification]);
+    let report = json(&alone, 0);
+    let row = &report["by_queue_pair"][0];
+    assert_eq!((&row["first_psn"], &row["transport"]), (&serde_json::Value::Null, &"CNP".into()));
+    let text = String::from_utf8(vdk(&["wire", &alone, "--summary"]).stdout).unwrap();
+    let line = text.lines().find(|line| line.contains(" CNP ")).unwrap();
+    assert!(line.trim_end().ends_with('-'), "{line}");
+}
+
+#[test]
+fn obsolete_packet_blocks_are_read_as_the_newer_ones() {
+    let whole = std::fs::read(capture("verbs-ipv4.pcap")).unwrap();
+    let all: Vec<Vec<u8>> = frames(&whole).into_iter().map(<[u8]>::to_vec).collect();
+    let newer = json(&file("enhanced.pcapng", &all), 0);
+    for big in [false, true] {
+        // An obsolete block has the interface in two bytes, and a count of drops behind it.
+        let written = pcapng_of(&all, 2, big);
+        let obsolete = json(scratch("obsolete.pcapng", &written).to_str().unwrap(), 0);
+        assert_eq!(obsolete, newer, "big {big}");
+        let cut = &written[..written.len() - 5];
+        assert!(complaint(&scratch("obsolete-cut.pcapng", cut)).contains("was cut short"));
+    }
+    assert!(newer["records"][0]["time"].as_f64().unwrap() > 0.0, "the first frame is no RoCE");
 }
 
 #[test]
@@ -151,22 +270,30 @@ fn frames(pcap: &[u8]) -> Vec<&[u8]> {
 }
 
 fn pcapng(frames: &[Vec<u8>]) -> Vec<u8> {
+    pcapng_of(frames, 6, false)
+}
+
+/// A file with packet blocks of type `packet`, 6 or the obsolete 2.
+fn pcapng_of(frames: &[Vec<u8>], packet: u32, big: bool) -> Vec<u8> {
+    let word = |value: u32| if big { value.to_be_bytes() } else { value.to_le_bytes() };
     let mut file = Vec::new();
     let mut block = |kind: u32, body: &[u8]| {
         let padded = body.len().next_multiple_of(4);
-        let length = u32::try_from(padded + 12).unwrap().to_le_bytes();
-        file.extend_from_slice(&kind.to_le_bytes());
+        let length = word(u32::try_from(padded + 12).unwrap());
+        file.extend_from_slice(&word(kind));
         file.extend_from_slice(&length);
         file.extend_from_slice(body);
         file.resize(file.len() + padded - body.len(), 0);
         file.extend_from_slice(&length);
     };
-    block(0x0a0d_0d0a, &[[0x4d, 0x3c, 0x2b, 0x1a, 1, 0, 0, 0].as_slice(), &[0xff; 8]].concat());
-    block(1, &[1, 0, 0, 0, 0, 0, 0, 0]);
+    let version = if big { [0, 1, 0, 0] } else { [1, 0, 0, 0] };
+    block(0x0a0d_0d0a, &[word(0x1a2b_3c4d), version, [0xff; 4], [0xff; 4]].concat());
+    block(1, &[if big { [0, 1, 0, 0] } else { [1, 0, 0, 0] }, [0; 4]].concat());
     for (index, frame) in frames.iter().enumerate() {
-        let length = u32::try_from(frame.len()).unwrap().to_le_bytes();
-        let time = u32::try_from(index * 1_000_000).unwrap().to_le_bytes();
-        block(6, &[&[0; 4], &[0; 4], &time, &length, &length, frame.as_slice()].concat());
+        let length = word(u32::try_from(frame.len()).unwrap());
+        let time = index as u64 * 1_000_000 + (1 << 32);
+        let (high, low) = (u32::try_from(time >> 32).unwrap(), u32::try_from(time & 0xffff_ffff).unwrap());
+        block(packet, &[&[0; 4], &word(high), &word(low), &length, &length, frame.as_slice()].concat());
     }
     file
 }
@@ -207,8 +334,30 @@ fn a_short_snapshot_is_blamed_on_the_capture() {
     }
     let report = json(scratch("snapshot.pcap", &short).to_str().unwrap(), 1);
     assert_eq!(report["frames"], 189);
-    let malformed = report["malformed"].as_u64().unwrap();
-    assert!(malformed > 0);
+    let cut = report["cut_short"].as_u64().unwrap();
+    assert!(cut > 0);
     let errors = report["records"].as_array().unwrap().iter().filter_map(|record| record["error"].as_str());
-    assert_eq!(errors.filter(|error| error.contains("larger snapshot length")).count() as u64, malformed);
+    assert_eq!(errors.filter(|error| error.contains("larger snapshot length")).count() as u64, cut);
+    // Nothing was damaged, and nobody says so.
+    let text = |path: &std::path::Path| {
+        let output = vdk(&["wire", path.to_str().unwrap(), "--summary"]);
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+    };
+    let said = text(&scratch("snapshot.pcap", &short));
+    assert!(said.contains(&format!("{cut} of 189 frames were cut by the snapshot length")), "{said}");
+    assert!(said.contains(&format!("{cut} of them were cut by the capture")), "{said}");
+    assert!(!said.contains("damaged") && said.contains(" 0 with a wrong one, 0 malformed"), "{said}");
+    // With both, both are said. The last frame is a short one, kept whole but for its padding.
+    let whole_frames: u64 = 189 - cut;
+    assert!(
+        whole_frames > 0 && said.contains(&format!("{whole_frames} with a right invariant CRC")),
+        "{said}"
+    );
+    let mut both = short;
+    both.extend_from_slice(&whole[whole.len() - frames(&whole).last().unwrap().len() - 16..]);
+    *both.last_mut().unwrap() ^= 1;
+    let said = text(&scratch("snapshot-damaged.pcap", &both));
+    assert!(said.contains("1 of 190 frames have a wrong invariant crc, 0 are malformed"), "{said}");
+    assert!(said.contains(&format!("{cut} of 190 frames were cut")), "{said}");
 }

@@ -129,7 +129,7 @@ impl<'a> Captures<'a> {
         let report: Value = serde_json::from_slice(&output.stdout)
             .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
         let report = Report(report);
-        let malformed = report.number("malformed");
+        let malformed = report.number("malformed") + report.number("cut_short");
         ensure!(malformed == 0, "{malformed} frames are malformed to vdk wire");
         ensure!(report.number("frames") > 0, "no RoCE frame was captured");
         Ok(report)

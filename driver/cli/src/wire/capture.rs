@@ -10,7 +10,7 @@ use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 use pcap_file::pcapng::{Block, PcapNgReader};
-use pcap_file::{DataLink, PcapError, TsResolution};
+use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 use thiserror::Error;
 
 /// A frame as it was captured.
@@ -132,6 +132,8 @@ fn each_of_pcapng(
 ) -> anyhow::Result<()> {
     let mut reader = PcapNgReader::new(file).map_err(|error| unreadable(path, 1, error))?;
     let mut interfaces: Vec<Interface> = Vec::new();
+    // The reader takes the first section header itself.
+    let mut little = reader.section().endianness == Endianness::Little;
     let mut number = 1;
     while let Some(block) = reader.next_block() {
         let missing = |id: u32| Unreadable::Damaged {
@@ -140,7 +142,10 @@ fn each_of_pcapng(
             reason: format!("interface {id:#x} was never described"),
         };
         match block.map_err(|error| unreadable(path, number, error))? {
-            Block::SectionHeader(_) => interfaces.clear(),
+            Block::SectionHeader(section) => {
+                interfaces.clear();
+                little = section.endianness == Endianness::Little;
+            }
             Block::InterfaceDescription(block) => interfaces.push(Interface::new(&block)),
             Block::EnhancedPacket(packet) => {
                 let interface = usize::try_from(packet.interface_id).ok().and_then(|id| interfaces.get(id));
@@ -150,6 +155,17 @@ fn each_of_pcapng(
                 let units = packet.timestamp.as_nanos();
                 let time = interface.time(u64::try_from(units).unwrap_or(u64::MAX));
                 let original_length = packet.original_len;
+                frame(&Captured { time, original_length, bytes: &packet.data })?;
+                number += 1;
+            }
+            Block::Packet(packet) => {
+                let id = u32::from(packet.interface_id);
+                let interface = interfaces.get(usize::from(packet.interface_id));
+                let interface = interface.ok_or_else(|| missing(id))?;
+                only_ethernet(path, interface.link)?;
+                // Two numbers, the upper one first, which the reader takes for one.
+                let units = if little { packet.timestamp.rotate_left(32) } else { packet.timestamp };
+                let (time, original_length) = (interface.time(units), packet.original_len);
                 frame(&Captured { time, original_length, bytes: &packet.data })?;
                 number += 1;
             }

@@ -49,19 +49,39 @@ pub(crate) fn run(arguments: &WireArguments, json: bool) -> Result<()> {
     }
     // What is behind the place where a file breaks off is unknown, so there is no summary.
     read?;
-    let (bad, malformed, frames) = (report.bad_icrc, report.malformed, report.frames);
+    let complaint = complaint(&report);
     if json {
         output::print_json(&Everything { report, records })?;
     } else {
         output::print(&summary(&report))?;
     }
-    if bad + malformed > 0 {
-        bail!(
-            "{bad} of {frames} frames have a wrong invariant crc, {malformed} are malformed: they were damaged \
-             on the way, or the sender computes it wrongly"
-        );
+    match complaint {
+        Some(complaint) => bail!(complaint),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// What fails the command: frames that do not verify, and those of which too little was kept.
+fn complaint(report: &Report) -> Option<String> {
+    let Report { bad_icrc, malformed, cut_short, frames, .. } = report;
+    let mut reasons = Vec::new();
+    if bad_icrc + malformed > 0 {
+        reasons.push(format!(
+            "{bad_icrc} of {frames} frames have a wrong invariant crc, {malformed} are malformed: they were \
+             damaged on the way, or the sender computes it wrongly"
+        ));
+    }
+    if *cut_short > 0 {
+        reasons.push(format!(
+            "{cut_short} of {frames} frames were cut by the snapshot length of the capture and are not \
+             verified: capture with a larger one (tcpdump -s 0)"
+        ));
+    }
+    (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
+fn psn(number: Option<u32>) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| format!("{number:#08x}"))
 }
 
 fn summary(report: &Report) -> String {
@@ -99,8 +119,8 @@ fn summary(report: &Report) -> String {
                 row.missing.to_string(),
                 row.naks.to_string(),
                 row.rnr_naks.to_string(),
-                format!("{:#08x}", row.first_psn),
-                format!("{:#08x}", row.last_psn),
+                psn(row.first_psn),
+                psn(row.last_psn),
             ]);
         }
         text.push_str(&opcodes.render());
@@ -111,11 +131,17 @@ fn summary(report: &Report) -> String {
     text.push_str(&format!(
         "{} RoCE frames: {} with a right invariant CRC, {} with a wrong one, {} malformed; {} other frames\n",
         report.frames,
-        report.frames - report.bad_icrc - report.malformed,
+        report.frames - report.bad_icrc - report.malformed - report.cut_short,
         report.bad_icrc,
         report.malformed,
         report.other
     ));
+    if report.cut_short != 0 {
+        text.push_str(&format!(
+            "{} of them were cut by the capture and are not verified\n",
+            report.cut_short
+        ));
+    }
     if report.unknown_opcodes != 0 {
         text.push_str(&format!("{} of them have an opcode that is not known\n", report.unknown_opcodes));
     }

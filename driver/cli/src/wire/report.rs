@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use vdk_driver::descriptors::roce::{
-    Envelope, Extension, Frame, FrameError, Headers, Operation, Qpn, SyndromeKind, Transport, Unverified,
+    AtomicEth, Envelope, Extension, Frame, FrameError, Headers, Operation, Qpn, SyndromeKind, Transport,
+    Unverified,
 };
 
 use super::capture::Captured;
@@ -19,8 +20,10 @@ pub(crate) struct Report {
     pub(crate) frames: u64,
     /// Frames whose invariant CRC is wrong.
     pub(crate) bad_icrc: u64,
-    /// Frames whose headers contradict themselves, or that were cut short.
+    /// Frames whose headers contradict themselves.
     pub(crate) malformed: u64,
+    /// Frames of which the capture kept too little to verify anything.
+    pub(crate) cut_short: u64,
     /// Frames with a right invariant CRC and an opcode that is not known.
     pub(crate) unknown_opcodes: u64,
     /// Frames that are not RoCE.
@@ -54,8 +57,9 @@ pub(crate) struct QueuePair {
     pub(crate) missing: u64,
     pub(crate) naks: u64,
     pub(crate) rnr_naks: u64,
-    pub(crate) first_psn: u32,
-    pub(crate) last_psn: u32,
+    /// The first PSN. A congestion notification has none.
+    pub(crate) first_psn: Option<u32>,
+    pub(crate) last_psn: Option<u32>,
 }
 
 /// One frame.
@@ -71,6 +75,9 @@ pub(crate) struct Record {
     pub(crate) destination: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) opcode: Option<&'static str>,
+    /// An opcode without a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unknown_opcode: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) queue_pair: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,13 +88,25 @@ pub(crate) struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ack_request: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) solicited_event: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) syndrome: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) msn: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remote: Option<Remote>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) atomic: Option<Atomic>,
+    /// What an atomic operation found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) original: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) datagram: Option<Datagram>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) immediate: Option<u32>,
+    /// The remote key that dies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) invalidate: Option<u32>,
     /// Whether the invariant CRC is right; absent when the frame is malformed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) icrc: Option<bool>,
@@ -108,6 +127,22 @@ pub(crate) struct Remote {
     length: u32,
 }
 
+/// The memory that an atomic operation names, and its operands.
+#[derive(Debug, Serialize)]
+pub(crate) struct Atomic {
+    address: u64,
+    key: u32,
+    swap_or_add: u64,
+    compare: u64,
+}
+
+/// What a datagram says of its sender.
+#[derive(Debug, Serialize)]
+pub(crate) struct Datagram {
+    q_key: u32,
+    source: u32,
+}
+
 impl Report {
     /// Takes the next frame. `None` when it is not RoCE.
     pub(crate) fn take(&mut self, number: u64, captured: &Captured<'_>) -> Option<Record> {
@@ -123,11 +158,17 @@ impl Report {
                 self.other += 1;
                 return None;
             }
-            Err(error @ FrameError::Opcode { .. }) => {
+            Err(error @ FrameError::Opcode { opcode, destination, psn }) => {
                 self.frames += 1;
-                let verified = Envelope::parse(captured.bytes);
-                record.icrc = Some(verified.is_ok());
-                record.error = Some(verified.err().unwrap_or(error).to_string());
+                (record.queue_pair, record.psn) = (Some(destination.value()), Some(psn.value()));
+                record.unknown_opcode = Some(opcode);
+                let envelope = Envelope::parse(captured.bytes);
+                if let Ok(Envelope { network, .. }) = &envelope {
+                    record.source = Some(network.source().to_string());
+                    record.destination = Some(network.destination().to_string());
+                }
+                record.icrc = Some(envelope.is_ok());
+                record.error = Some(envelope.err().unwrap_or(error).to_string());
                 if record.icrc == Some(true) {
                     self.unknown_opcodes += 1;
                     record.marks.push("unknown opcode");
@@ -139,8 +180,20 @@ impl Report {
             }
             Err(error) => {
                 self.frames += 1;
-                self.malformed += 1;
-                record.error = Some(describe(&error, captured));
+                record.error = Some(match snapshot(&error, captured) {
+                    Some(original) => {
+                        self.cut_short += 1;
+                        let kept = captured.bytes.len();
+                        format!(
+                            "only {kept} of {original} bytes were captured, so nothing can be verified: \
+                             capture with a larger snapshot length (tcpdump -s 0)"
+                        )
+                    }
+                    None => {
+                        self.malformed += 1;
+                        error.to_string()
+                    }
+                });
                 return Some(record);
             }
         };
@@ -173,13 +226,7 @@ impl Report {
                 source: network.source().to_string(),
                 destination: network.destination().to_string(),
                 queue_pair: bth.destination.value(),
-                transport: match bth.opcode.transport() {
-                    Transport::ReliableConnection => "RC",
-                    Transport::UnreliableConnection => "UC",
-                    Transport::UnreliableDatagram => "UD",
-                    Transport::CongestionNotification => "CNP",
-                },
-                first_psn: bth.psn.value(),
+                transport: name(Transport::CongestionNotification),
                 ..QueuePair::default()
             });
             (queue_pairs.len() - 1, Sequence::default())
@@ -189,7 +236,12 @@ impl Report {
         queue_pair.frames += 1;
         queue_pair.payload =
             queue_pair.payload.saturating_add(u64::try_from(frame.payload.len()).unwrap_or(u64::MAX));
-        queue_pair.last_psn = bth.psn.value();
+        if bth.opcode.transport() != Transport::CongestionNotification {
+            // Anyone may tell of congestion; what the row is called is what else comes.
+            queue_pair.transport = name(bth.opcode.transport());
+            queue_pair.first_psn.get_or_insert(bth.psn.value());
+            queue_pair.last_psn = Some(bth.psn.value());
+        }
         let word = match mark {
             None => return,
             Some(Mark::Retransmission) => {
@@ -224,6 +276,7 @@ impl Record {
         self.psn = Some(bth.psn.value());
         self.payload = Some(frame.payload.len());
         self.ack_request = Some(bth.ack_request);
+        self.solicited_event = Some(bth.solicited_event);
         if let Some(acknowledge) = extension.acknowledge() {
             self.msn = Some(acknowledge.msn.value());
             let syndrome = acknowledge.syndrome;
@@ -235,7 +288,17 @@ impl Record {
         if let Some(reth) = extension.remote() {
             self.remote = Some(Remote { address: reth.address, key: reth.key.0, length: reth.length });
         }
+        self.datagram =
+            extension.datagram().map(|deth| Datagram { q_key: deth.key.0, source: deth.source.value() });
         self.immediate = extension.immediate().map(|immediate| immediate.0);
+        match *extension {
+            Extension::Atomic(AtomicEth { address, key, swap_or_add, compare }) => {
+                self.atomic = Some(Atomic { address, key: key.0, swap_or_add, compare });
+            }
+            Extension::AtomicAcknowledge(_, original) => self.original = Some(original.0),
+            Extension::Invalidate(invalidate) => self.invalidate = Some(invalidate.0.0),
+            _ => {}
+        }
         self.details = details(extension);
         if bth.ack_request {
             self.details.push_str(" ack-request");
@@ -255,6 +318,11 @@ impl Record {
             (self.opcode, self.queue_pair, self.psn, self.payload)
         {
             line.push_str(&format!(" {opcode:<33} qp {queue_pair:#08x} psn {psn:#08x} len {payload}"));
+        } else if let (Some(opcode), Some(queue_pair), Some(psn)) =
+            (self.unknown_opcode, self.queue_pair, self.psn)
+        {
+            let opcode = format!("opcode {opcode:#04x}");
+            line.push_str(&format!(" {opcode:<33} qp {queue_pair:#08x} psn {psn:#08x}"));
         }
         if let Some(syndrome) = &self.syndrome {
             line.push_str(&format!(" {syndrome}"));
@@ -296,14 +364,18 @@ fn details(extension: &Extension) -> String {
     text
 }
 
-/// Why the frame cannot be read, and the remedy when the capture is to blame.
-fn describe(error: &FrameError, captured: &Captured<'_>) -> String {
-    let kept = captured.bytes.len();
-    match usize::try_from(captured.original_length) {
-        Ok(original) if kept < original => format!(
-            "only {kept} of {original} bytes were captured, so nothing can be verified: \
-             capture with a larger snapshot length (tcpdump -s 0)"
-        ),
-        _ => error.to_string(),
+/// The length on the wire of a frame that cannot be read because the capture kept too little of it.
+fn snapshot(error: &FrameError, captured: &Captured<'_>) -> Option<usize> {
+    let original = usize::try_from(captured.original_length).unwrap_or(usize::MAX);
+    let cut = matches!(error, FrameError::Truncated { .. }) && captured.bytes.len() < original;
+    cut.then_some(original)
+}
+
+const fn name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::ReliableConnection => "RC",
+        Transport::UnreliableConnection => "UC",
+        Transport::UnreliableDatagram => "UD",
+        Transport::CongestionNotification => "CNP",
     }
 }
