@@ -13,8 +13,9 @@ use super::device;
 use super::error::{ChannelError, OperationError, StopError};
 use super::ring::{Finished, Progress};
 
-/// How long the first descriptor of a chain may take. It moves nothing.
-const START_LIMIT: Duration = Duration::from_secs(1);
+/// How long the first descriptor of a chain may take. It moves nothing, but a software device
+/// may have to wait for a processor.
+const START_LIMIT: Duration = Duration::from_secs(3);
 
 /// How a recovery went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use vdk_driver::kit::Running;
 
 use super::Checks;
 
-const LIMIT: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// A register, an interrupt and a DMA transfer each way.
 pub(super) fn tour(edu: &Running<Edu>, checks: &mut Checks<'_>) -> Result<()> {
