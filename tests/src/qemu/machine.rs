@@ -235,6 +235,8 @@ fn lines(stream: UnixStream) -> Receiver<String> {
     receiver
 }
 
+/// The file in the folder of a run that tells how a silent guest was found.
+const STATE: &str = "state";
 /// After how long without a word a guest is woken.
 const SILENCE: Duration = Duration::from_secs(20);
 
@@ -261,12 +263,14 @@ impl Conversation<'_> {
 
     /// Listens until the guest says that it is at its end.
     fn hold(mut self, lines: &Receiver<String>) -> Result<Outcome> {
+        let mut silences = 0;
         loop {
             let left = self.deadline.saturating_duration_since(Instant::now());
             let line = match lines.recv_timeout(left.min(SILENCE)) {
                 Ok(line) => line,
                 Err(RecvTimeoutError::Timeout) if left > SILENCE => {
-                    self.wake();
+                    silences += 1;
+                    self.wake(silences);
                     continue;
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -278,6 +282,7 @@ impl Conversation<'_> {
                     return Ok(self.outcome);
                 }
             };
+            silences = 0;
             match line.split_once(' ').unwrap_or((&line, "")) {
                 ("ok", sentence) => self.verdict(true, sentence),
                 ("failed", sentence) => self.verdict(false, sentence),
@@ -295,12 +300,33 @@ impl Conversation<'_> {
         }
     }
 
-    /// Stops and starts the processors of a guest that has been silent. Emulated ones that
-    /// wait for an interrupt are seen, rarely, not to notice that it came; this way they look
-    /// again. To the others it is a pause. A guest that has just ended cannot be asked.
-    fn wake(&mut self) {
-        for command in ["stop", "cont"] {
+    /// Wakes a guest that has been silent. Emulated processors that wait for an interrupt are
+    /// seen, rarely, not to notice that it came. Stopped and started they look again; an NMI
+    /// makes them run, and what they find overdue then brings the rest. To a guest that is
+    /// well the first is a pause, and the second a line on its console. One that has just
+    /// ended cannot be asked.
+    fn wake(&mut self, silences: u32) {
+        if silences == 1 {
+            self.note_state();
+        }
+        let commands: &[&str] = if silences == 1 { &["stop", "cont"] } else { &["inject-nmi"] };
+        for command in commands {
             if self.monitor.execute(command, &json!({})).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Keeps beside the console what QEMU tells of the processors and their interrupts.
+    fn note_state(&mut self) {
+        let Ok(mut file) = File::options().append(true).create(true).open(self.folder.join(STATE)) else {
+            return;
+        };
+        for command in ["info registers -a", "info lapic 0", "info lapic 1", "info pic", "info irq"] {
+            let arguments = json!({ "command-line": command });
+            let told = self.monitor.execute("human-monitor-command", &arguments);
+            let told = told.as_ref().ok().and_then(Value::as_str).unwrap_or("no answer").replace('\r', "");
+            if writeln!(file, "== {command}\n{told}").is_err() {
                 return;
             }
         }
