@@ -101,8 +101,7 @@ impl Liar {
     }
 
     fn node(&self) -> VfioUserNode {
-        let options = VfioUserOptions { timeout: Duration::from_millis(300) };
-        VfioUserNode::with_options(&self.path, options)
+        VfioUserNode::with_options(&self.path, VfioUserOptions { timeout: Duration::from_secs(2) })
     }
 }
 

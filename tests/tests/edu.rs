@@ -163,7 +163,7 @@ fn unmapped_memory_is_stopped_by_the_iommu_and_the_device_goes_on() {
 
 #[test]
 fn a_transfer_that_takes_too_long_is_a_time_out_and_the_device_stays_busy() {
-    let transfer_time = Duration::from_secs(1);
+    let transfer_time = Duration::from_secs(2);
     let node = stub(StubOptions { transfer_time, ..StubOptions::default() });
     let mut edu = start(&node);
     let input: DmaRegion<ToDevice> = region(&edu);

@@ -91,10 +91,21 @@ fn stream(name: &str) -> (Scratch, String, String) {
     (socket, listen, connect)
 }
 
+/// Waits until somebody listens at a unix socket; a connection would already be a peer.
+fn wait_for_listener(path: &str) {
+    // SO_ACCEPTCON of the kernel, in the column of flags.
+    let listens = |line: &str| line.ends_with(path) && line.split_whitespace().nth(3) == Some("00010000");
+    let begun = std::time::Instant::now();
+    while !std::fs::read_to_string("/proc/net/unix").unwrap().lines().any(listens) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "nobody listens at {path}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn ipv6_and_stream_wires_carry_the_same() {
     for (gid, one, two) in [("1", "fd00::1", "fd00::2"), ("0", "fd00::1", "fd00::2")] {
-        let (_socket, listen, connect) = stream(&format!("stream-{gid}.sock"));
+        let (socket, listen, connect) = stream(&format!("stream-{gid}.sock"));
         let (_, _, port) = free();
         let end = |wire: &str, address: &str, host: &[&str]| {
             let link = ["--wire", wire, "--address", address, "--port", &port, "--patience", "20"];
@@ -102,7 +113,7 @@ fn ipv6_and_stream_wires_carry_the_same() {
             vdk(&[&["roce", "pingpong"], host, &link[..], &rest[..]].concat()).spawn().unwrap()
         };
         let server = end(&listen, one, &[]);
-        std::thread::sleep(Duration::from_millis(500));
+        wait_for_listener(socket.name());
         let client = end(&connect, two, &["::1"]);
         for child in [client, server] {
             let output = child.wait_with_output().unwrap();
@@ -114,11 +125,11 @@ fn ipv6_and_stream_wires_carry_the_same() {
 #[test]
 fn the_end_that_leaves_last_has_its_result_too() {
     // With faults one answers for longer, and the end of the stream comes in the middle of that.
-    let (_socket, listen, connect) = stream("leaves-last.sock");
+    let (socket, listen, connect) = stream("leaves-last.sock");
     let (_, _, port) = free();
     let test = ["bw", "--size", "3000", "-n", "100"];
     let server = server(&test, &listen, &port);
-    std::thread::sleep(Duration::from_millis(500));
+    wait_for_listener(socket.name());
     let client = client(&[&test[..], &["--duplicate", "5"]].concat(), &connect, &port);
     let server = server.wait_with_output().unwrap();
     for output in [client, server] {
@@ -315,10 +326,10 @@ fn impostor(answer: &'static [u8], arguments: &[&str], expected: &[&str]) {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let _ = stream.read(&mut [0; 64]);
         let _ = stream.write_all(answer);
-        let _ = stream.read(&mut [0; 64]);
-        std::thread::sleep(Duration::from_secs(2));
+        // Until the other end has had enough.
+        while stream.read(&mut [0; 64]).is_ok_and(|length| length > 0) {}
     });
-    let link = ["127.0.0.1", "--wire", &wire, "--port", &port, "--patience", "1"];
+    let link = ["127.0.0.1", "--wire", &wire, "--port", &port, "--patience", "3"];
     refused(&[arguments, &link[..]].concat(), expected);
     thread.join().unwrap();
 }

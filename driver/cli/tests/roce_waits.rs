@@ -147,7 +147,7 @@ fn drain(mut stream: TcpStream) {
 }
 
 fn client(wire: &str, port: &str) -> Child {
-    let link = ["127.0.0.1", "--wire", wire, "--port", port, "--patience", "1", "--mac", "02:76:64:00:00:09"];
+    let link = ["127.0.0.1", "--wire", wire, "--port", port, "--patience", "3", "--mac", "02:76:64:00:00:09"];
     start(&[&["pingpong", "--service", "uc", "-n", "5"], &link[..]].concat())
 }
 

@@ -222,7 +222,9 @@ fn an_event_reaches_a_driver_whose_queue_is_full() {
     bench.hung.recv_timeout(LONG).unwrap();
     while context.dispatch(|_| ()).is_ok() {}
     bench.node.events().raise(DeviceEvent::Error);
+    let begun = std::time::Instant::now();
     while bench.node.events().event().wait(Duration::ZERO).unwrap() {
+        assert!(begun.elapsed() < LONG, "nobody takes the event");
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(bench.open_gate.take());

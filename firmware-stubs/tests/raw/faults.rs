@@ -61,7 +61,7 @@ fn a_completion_fault_waits_for_a_descriptor_that_asks_for_one() {
 
 #[test]
 fn a_delayed_completion_comes_later_and_holds_up_the_channel() {
-    let (bench, event) = ioat("delay-completion@2:50ms");
+    let (bench, event) = ioat("delay-completion@2:2s");
     let mut channel = Channel::start(&bench, 0, 16);
     let begin = Instant::now();
     let first = post(&mut channel);
@@ -74,7 +74,7 @@ fn a_delayed_completion_comes_later_and_holds_up_the_channel() {
     wait_until("the second descriptor", || bench.node.statistics().descriptors >= 2);
     assert_eq!(channel.status(), second | ACTIVE);
     channel.wait_for(third);
-    assert!(begin.elapsed() >= Duration::from_millis(50));
+    assert!(begin.elapsed() >= Duration::from_secs(2));
     assert_eq!((event.take(), channel.status()), (1, third | IDLE));
 }
 
@@ -90,7 +90,7 @@ fn a_duplicate_reports_the_old_completion_before_the_new_one() {
     wait_until("a completion", || channel.word() != 0);
     // The stale one was there first, whether this thread was in time to see it or not.
     channel.wait_for(second);
-    assert_eq!(bench.node.statistics().completions, 3);
+    wait_until("all completions to be counted", || bench.node.statistics().completions == 3);
     wait_until("the interrupt", || event.take() == 1);
     channel.write(CHANCTRL, 0x001du16);
     assert_eq!(event.take(), 1, "the interrupt of the real one waited to be allowed");

@@ -238,8 +238,8 @@ fn a_shutdown_is_completed_and_ends_with_a_reset() {
 #[test]
 fn a_host_that_does_not_say_it_lives_is_given_up() {
     let mut host = Host::small();
-    assert_eq!(host.admin(Command::new(0x09).dword(10, 15).dword(11, 30)).status, 0);
-    assert_eq!(host.admin(Command::new(0x0a).dword(10, 15)).result, 30);
+    assert_eq!(host.admin(Command::new(0x09).dword(10, 15).dword(11, 2000)).status, 0);
+    assert_eq!(host.admin(Command::new(0x0a).dword(10, 15)).result, 2000);
     wait_until("the fatal error", || host.bench.read::<u32>(CSTS) & 2 != 0);
     host.disable();
     host.enable(0x0046_0001);

@@ -20,7 +20,7 @@ fn host(plan: &str) -> Host {
 
 #[test]
 fn completions_are_lost_doubled_and_late() {
-    let mut host = host("ch1.drop-completion@1, ch1.duplicate-completion@2, ch1.delay-completion@3:20ms");
+    let mut host = host("ch1.drop-completion@1, ch1.duplicate-completion@2, ch1.delay-completion@3:2s");
     let mut pair = host.pair(1, 8);
     for id in 1..=4 {
         pair.post(id, flush());

@@ -12,7 +12,7 @@ use crate::harness::*;
 
 #[test]
 fn a_client_that_dies_in_the_middle_of_a_transfer_leaves_a_device_for_the_next() {
-    let slow = StubOptions { transfer_time: std::time::Duration::from_millis(200), ..options() };
+    let slow = StubOptions { transfer_time: std::time::Duration::from_secs(1), ..options() };
     let served = serve_node(StubNode::new(StubKind::Edu, slow).unwrap());
     let memory = pages(1);
     let event = EventFd::new().unwrap();

@@ -14,7 +14,7 @@ use vdk_iommu::{Bidirectional, Direction, DmaRegion};
 
 /// Long enough for a machine that is busy with something else.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
-pub(crate) const SHORT: Duration = Duration::from_millis(100);
+pub(crate) const SHORT: Duration = Duration::from_millis(500);
 
 pub(crate) fn stub(options: StubOptions) -> Arc<StubNode> {
     StubNode::new(StubKind::Ioat, options).unwrap()

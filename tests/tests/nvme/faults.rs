@@ -17,7 +17,7 @@ use vdk_tests::tap::{Resets, Tap};
 
 use crate::harness::*;
 
-const SOON: Duration = Duration::from_millis(100);
+const SOON: Duration = Duration::from_millis(500);
 /// How long an admin command is waited for that is never answered. All others have to be
 /// answered within it, on a busy machine too.
 const UNANSWERED: Duration = Duration::from_secs(3);
