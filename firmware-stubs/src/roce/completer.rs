@@ -10,7 +10,7 @@ use vdk_descriptors::roce::{
 use super::completion::Status;
 use super::counters::Counters;
 use super::host::Host;
-use super::requester::{Outcome, Requester};
+use super::requester::{Outcome, Requester, WentBack};
 use super::time::Time;
 use super::work::Operation;
 
@@ -122,8 +122,8 @@ impl Requester {
     /// The answer that is missing first will not come any more: asks for it again.
     fn answer_lost(&mut self, now: Time, counters: &mut Counters) -> Outcome {
         counters.answers_lost += 1;
-        if self.went_back_to != Some(self.unacknowledged) {
-            self.went_back_to = Some(self.unacknowledged);
+        if self.went_back != WentBack::Told(self.unacknowledged) {
+            self.went_back = WentBack::Told(self.unacknowledged);
             self.go_back(self.unacknowledged);
             self.restart_timer(now);
         }
@@ -132,19 +132,21 @@ impl Requester {
 
     /// Packets from `psn` on were lost: sends them again, once.
     fn send_again(&mut self, now: Time, psn: u64, host: &mut impl Host, counters: &mut Counters) -> Outcome {
-        // While the other side is not ready, what follows the request that it refused is out of
-        // sequence there: it will be sent again anyway.
-        let waiting = self.not_ready_until.is_some() && self.cursor.psn == psn;
-        if waiting || self.went_back_to == Some(psn) {
+        // What is missing is sent next anyway: after a wait, or since the cursor is there already.
+        if self.cursor.psn == psn || self.went_back == WentBack::Told(psn) {
             return Outcome::Fine;
         }
-        if self.retries_left == 0 {
-            counters.retries_exceeded += 1;
-            self.fail(Status::RetryExceeded, host);
-            return Outcome::Failed;
+        // A NAK from before the wait cannot be told from one after it. It is believed, since the
+        // other side tells of a gap only once, but the wait has been paid for.
+        if self.went_back != WentBack::Waited(psn) {
+            if self.retries_left == 0 {
+                counters.retries_exceeded += 1;
+                self.fail(Status::RetryExceeded, host);
+                return Outcome::Failed;
+            }
+            self.retries_left -= 1;
         }
-        self.retries_left -= 1;
-        self.went_back_to = Some(psn);
+        self.went_back = WentBack::Told(psn);
         self.go_back(psn);
         self.restart_timer(now);
         Outcome::Fine
@@ -174,6 +176,7 @@ impl Requester {
             _ => self.rnr_retries_left -= 1,
         }
         self.go_back(psn);
+        self.went_back = WentBack::Waited(psn);
         self.not_ready_until = Some(now.after(timer.delay()));
         self.overdue = None;
         Outcome::Fine

@@ -57,6 +57,19 @@ pub(super) enum Sending {
     Failed,
 }
 
+/// Where the cursor went back to since there was progress, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WentBack {
+    /// Nowhere.
+    No,
+    /// Here, because the wait for the receiver or for an answer ended. A sequence NAK for the
+    /// packet may be as old as what was sent before: it costs no retry.
+    Waited(u64),
+    /// Here, because the other side missed something. It goes back there only once, however many
+    /// packets say so; after that the timer decides.
+    Told(u64),
+}
+
 /// The packet that is sent next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cursor {
@@ -84,9 +97,8 @@ pub(super) struct Requester {
     pub(super) overdue: Option<Time>,
     /// Until when the other side is not ready.
     pub(super) not_ready_until: Option<Time>,
-    /// Where the cursor went back to since there was progress. It goes back there only once,
-    /// however many packets say that something is missing; after that the timer decides.
-    pub(super) went_back_to: Option<u64>,
+    /// Where the cursor went back to since there was progress, and why.
+    pub(super) went_back: WentBack,
     /// A request that cannot be carried out, and why. It completes in its turn.
     stuck: Option<(u64, Status)>,
     /// Packets since one that asked for an acknowledgement.
@@ -130,7 +142,7 @@ impl Requester {
             rnr_retries_left: 0,
             overdue: None,
             not_ready_until: None,
-            went_back_to: None,
+            went_back: WentBack::No,
             stuck: None,
             unasked: 0,
             allowance: settings.window,
@@ -153,7 +165,8 @@ impl Requester {
         self.begun = self.queue.ring.head();
         (self.unacknowledged, self.unsent) = (count, count);
         self.outstanding = 0;
-        (self.overdue, self.not_ready_until, self.went_back_to, self.stuck) = (None, None, None, None);
+        (self.overdue, self.not_ready_until, self.stuck) = (None, None, None);
+        self.went_back = WentBack::No;
         self.unasked = 0;
         self.allowance = self.settings.window;
         self.congested = None;
@@ -414,7 +427,7 @@ impl Requester {
         }
         self.retries_left -= 1;
         self.go_back(self.unacknowledged);
-        self.went_back_to = None;
+        self.went_back = WentBack::Waited(self.unacknowledged);
         self.restart_timer(now);
         Outcome::Fine
     }
@@ -436,7 +449,7 @@ impl Requester {
             self.go_back(psn);
         }
         self.reload();
-        self.went_back_to = None;
+        self.went_back = WentBack::No;
         if self.allowance < self.settings.window {
             self.allowance += 1;
         }

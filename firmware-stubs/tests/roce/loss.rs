@@ -384,6 +384,16 @@ fn what_cannot_be_sent_again_and_had_arrived_is_done_and_holds_up_nobody() {
     assert_eq!((lab.client.state(), lab.server.state()), (State::ReadyToSend, State::ReadyToSend));
 }
 
+/// The answer `like` with the syndrome of a sequence NAK.
+fn gap_at(like: &[u8]) -> Vec<u8> {
+    let mut gap = Frame::parse(like).unwrap();
+    let Extension::Acknowledge(aeth) = &mut gap.headers.extension else { panic!("{gap:?}") };
+    aeth.syndrome = Syndrome::from_byte(0x60);
+    let mut bytes = [0; 200];
+    let length = gap.build(&mut bytes).unwrap();
+    bytes[..length].to_vec()
+}
+
 #[test]
 fn a_sequence_nak_while_the_receiver_is_not_ready_costs_no_retry() {
     let mut lab = Lab::new(Settings { retries: 0, rnr_retries: 1, ..settings() });
@@ -394,12 +404,7 @@ fn a_sequence_nak_while_the_receiver_is_not_ready_costs_no_retry() {
     let not_ready = lab.next_frame(End::Server).unwrap();
     lab.deliver(End::Client, &not_ready);
     // What was on its way behind the request is out of sequence for the receiver.
-    let mut gap = Frame::parse(&not_ready).unwrap();
-    let Extension::Acknowledge(aeth) = &mut gap.headers.extension else { panic!("{gap:?}") };
-    aeth.syndrome = Syndrome::from_byte(0x60);
-    let mut bytes = [0; 200];
-    let length = gap.build(&mut bytes).unwrap();
-    lab.deliver(End::Client, &bytes[..length]);
+    lab.deliver(End::Client, &gap_at(&not_ready));
     assert_eq!(lab.client.state(), State::ReadyToSend);
     let entry = lab.server.entry(0, 8);
     lab.server.post_receive(2, &[entry]);
@@ -408,4 +413,85 @@ fn a_sequence_nak_while_the_receiver_is_not_ready_costs_no_retry() {
     assert_eq!(statuses(&lab.server.receives_done()), [(2, None)]);
     let counters = lab.client.endpoint.counters(lab.client.number).unwrap();
     assert_eq!((counters.sequence_naks_received, counters.sent_again), (1, 1));
+}
+
+#[test]
+fn a_sequence_nak_from_before_a_wait_costs_no_retry_after_it() {
+    // Between the end of the wait and what is sent again, and behind that.
+    for sent_again in [0, 1, 2] {
+        let mut lab = Lab::new(Settings { retries: 0, rnr_retries: 1, ..settings() });
+        let entry = lab.client.entry(0, 500);
+        lab.client.post(1, Operation::Send, &[entry]);
+        let request = lab.next_frame(End::Client).unwrap();
+        assert!(lab.next_frame(End::Client).is_some());
+        lab.deliver(End::Server, &request);
+        let not_ready = lab.next_frame(End::Server).unwrap();
+        lab.deliver(End::Client, &not_ready);
+        assert!(lab.next_deadline(), "the wait ends");
+        for _ in 0..sent_again {
+            assert!(lab.next_frame(End::Client).is_some());
+        }
+        for _ in 0..3 {
+            lab.deliver(End::Client, &gap_at(&not_ready));
+        }
+        assert_eq!(lab.client.state(), State::ReadyToSend, "{sent_again}");
+        let place = lab.server.entry(0, 500);
+        lab.server.post_receive(2, &[place]);
+        lab.settle();
+        assert_eq!(statuses(&lab.client.sends_done()), [(1, None)], "{sent_again}");
+        // What was sent behind the wait is sent once more, and not three times.
+        let tries = lab.frames(End::Client).len();
+        assert_eq!(tries, 2 + sent_again + 2, "{sent_again}");
+    }
+}
+
+#[test]
+fn a_sequence_nak_from_before_a_timeout_costs_no_second_retry() {
+    let mut lab = Lab::new(Settings { retries: 1, timeout: 8, ..settings() });
+    let (entry, remote) = (lab.client.entry(0, 500), lab.server.remote(0));
+    lab.client.post(1, Operation::Write(remote), &[entry]);
+    let lost = lab.next_frame(End::Client).unwrap();
+    let second = lab.next_frame(End::Client).unwrap();
+    lab.deliver(End::Server, &second);
+    let gap = lab.next_frame(End::Server).unwrap();
+    assert!(lab.next_deadline(), "the answer is overdue");
+    assert_eq!(lab.next_frame(End::Client), Some(lost));
+    for _ in 0..2 {
+        lab.deliver(End::Client, &gap);
+    }
+    assert_eq!(lab.client.state(), State::ReadyToSend);
+    lab.settle();
+    assert_eq!(statuses(&lab.client.sends_done()), [(1, None)]);
+    let counters = lab.client.endpoint.counters(lab.client.number).unwrap();
+    assert_eq!((counters.timeouts, counters.sequence_naks_received), (1, 2));
+}
+
+#[test]
+fn a_sequence_nak_without_a_wait_costs_a_retry_and_a_peer_that_repeats_it_gains_nothing() {
+    for retries in [0, 1, 3] {
+        let mut lab = Lab::new(Settings { retries, timeout: 8, ..settings() });
+        let (entry, remote) = (lab.client.entry(0, 500), lab.server.remote(0));
+        lab.client.post(1, Operation::Write(remote), &[entry]);
+        assert!(lab.next_frame(End::Client).is_some());
+        let second = lab.next_frame(End::Client).unwrap();
+        lab.deliver(End::Server, &second);
+        let gap = lab.next_frame(End::Server).unwrap();
+        let mut rounds = 0;
+        while lab.client.state() == State::ReadyToSend {
+            rounds += 1;
+            assert!(rounds < 100, "each packet is sent for ever");
+            for _ in 0..5 {
+                lab.deliver(End::Client, &gap);
+                while lab.next_frame(End::Client).is_some() {}
+            }
+            let _ = lab.next_deadline();
+        }
+        assert_eq!(statuses(&lab.client.sends_done()), [(1, Some(Status::RetryExceeded))]);
+        let tries = lab.frames(End::Client).iter().filter(|(_, psn)| *psn == 20).count();
+        // Each retry is for a NAK or for the timer, and behind the timer one NAK is free.
+        let most = 1 + 2 * usize::from(retries);
+        assert!(tries <= most && (retries == 0 || tries > 1), "{retries}: {tries}");
+        let counters = lab.client.endpoint.counters(lab.client.number).unwrap();
+        assert_eq!(counters.timeouts, u64::from(retries), "{retries}");
+    }
 }
