@@ -28,7 +28,7 @@ impl End {
         };
         let mut endpoint = Endpoint::new(vec![station], 1);
         let domain = endpoint.protection_domain();
-        let completions = endpoint.completion_queue(256);
+        let completions = endpoint.completion_queue(256).unwrap();
         let region = endpoint.memory_mut().register(domain, Rights::ALL, vec![host; REGION]).unwrap();
         let sizes = QueueSizes { sends: 128, receives: 1, entries: 1, inline: 0 };
         let options = QueuePairOptions { domain, sizes, ..QueuePairOptions::default() };

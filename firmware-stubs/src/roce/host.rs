@@ -30,3 +30,19 @@ pub enum Event {
     /// The other side says that the path is congested.
     Congestion(Qpn),
 }
+
+impl Event {
+    /// How many kinds there are.
+    pub(super) const KINDS: usize = Self::Congestion(Qpn::MULTICAST).kind() + 1;
+
+    /// Which of the kinds it is. The last has the highest number.
+    const fn kind(self) -> usize {
+        match self {
+            Self::Established(_) => 0,
+            Self::SendQueueDrained(_) => 1,
+            Self::RequestError(_) => 2,
+            Self::AccessError(_) => 3,
+            Self::Congestion(_) => 4,
+        }
+    }
+}

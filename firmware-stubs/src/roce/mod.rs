@@ -39,7 +39,8 @@ pub use attributes::{Attributes, MOST_DEPTH};
 pub use completion::{Completion, CompletionOpcode, Failure, Side, Status, Success};
 pub use counters::Counters;
 pub use endpoint::{
-    CompletionQueueId, Endpoint, EndpointError, FrameCounters, KeyTable, RegisterError, Registration,
+    CompletionQueueId, Endpoint, EndpointError, FrameCounters, KeyTable, MOST_COMPLETIONS, RegisterError,
+    Registration,
 };
 pub use host::{Event, Host};
 pub use memory::{Atomic, Memory, MemoryError, ProtectionDomain, Reach, Rights};

@@ -174,7 +174,7 @@ fn reconnect(lab: &mut Lab, settings: &Settings) {
 fn a_completion_queue_that_nobody_polls_holds_up_no_other() {
     let mut lab = Lab::new(Settings::default());
     let node = &mut lab.client;
-    let (send, receive) = (node.endpoint.completion_queue(1), node.endpoint.completion_queue(1));
+    let (send, receive) = [(); 2].map(|()| node.endpoint.completion_queue(1).unwrap()).into();
     let options = QueuePairOptions { domain: node.domain, ..QueuePairOptions::default() };
     let other = node.endpoint.create(&options, send, receive).unwrap();
     let initial = Attributes {

@@ -1,11 +1,14 @@
 //! Events, congestion, and what a queue pair that takes nothing keeps to itself.
 
-use vdk_descriptors::roce::{Bth, Extension, Frame, Headers, Network, Opcode, PKey, Psn};
+use vdk_descriptors::roce::{
+    Bth, Extension, Frame, Headers, Network, Opcode, PKey, Psn, Qpn, RemoteKey, Reth, RnrTimer,
+};
 use vdk_firmware_stubs::roce::{
-    Attributes, EndpointError, Event, Operation, Payload, QueuePairOptions, QueueSizes, SendRequest, State,
+    Attributes, Endpoint, EndpointError, Event, MOST_COMPLETIONS, Operation, Path, Payload, QueuePairOptions,
+    QueueSizes, ReceiveRequest, Rights, SendRequest, State,
 };
 
-use crate::lab::{End, Lab, Settings, statuses};
+use crate::lab::{End, Lab, Settings, connect, statuses};
 
 fn bytes(frame: &Frame<'_>) -> Vec<u8> {
     let mut buffer = [0; 5000];
@@ -173,4 +176,138 @@ fn queues_of_any_size_asked_for_are_made_or_refused() {
     let sizes = QueueSizes { inline: 0, entries: 1, ..most };
     let options = QueuePairOptions { sizes, ..QueuePairOptions::default() };
     assert!(node.endpoint.create(&options, node.send, node.receive).is_ok());
+}
+
+/// `count` queue pairs of the server beside the one that it has, each as far as RTR, and the frame
+/// that establishes each and the one that is refused.
+fn crowd(lab: &mut Lab, count: u32) -> Vec<(Qpn, Vec<u8>, Vec<u8>)> {
+    let (good, _) = write(lab);
+    let good = Frame::parse(&good).unwrap();
+    let settings = Settings::default();
+    let path = Path::new(lab.server.station, lab.client.station, 0xc123).unwrap();
+    let stations = vec![lab.server.station];
+    let node = &mut lab.server;
+    node.endpoint = Endpoint::new(stations, usize::try_from(count).unwrap());
+    let queue = node.endpoint.completion_queue(1).unwrap();
+    let sizes = QueueSizes { sends: 1, receives: 1, entries: 1, inline: 0 };
+    let init =
+        Attributes { partition_index: Some(0), port: Some(1), access: Some(Rights::ALL), ..Attributes::NONE };
+    let receive = Attributes {
+        path: Some(path),
+        path_mtu: Some(settings.mtu),
+        destination: Some(lab.client.number),
+        receive_psn: Some(good.headers.bth.psn),
+        responder_depth: Some(1),
+        rnr_timer: RnrTimer::new(12),
+        ..Attributes::NONE
+    };
+    let frames = (0..count).map(|_| {
+        let options = QueuePairOptions { sizes, ..QueuePairOptions::default() };
+        let number = node.endpoint.create(&options, queue, queue).unwrap();
+        node.endpoint.modify(number, State::Init, &init).unwrap();
+        node.endpoint.modify(number, State::ReadyToReceive, &receive).unwrap();
+        let frame = |opcode, psn, extension, payload| {
+            let headers = Headers { bth: Bth::new(opcode, number, psn), extension, ..good.headers };
+            bytes(&Frame { headers, payload })
+        };
+        let reth = Reth { address: 0, key: RemoteKey(0), length: 0 };
+        let psn = good.headers.bth.psn;
+        let first = frame(Opcode::RC_WRITE_ONLY, psn, Extension::Remote(reth), &[]);
+        (number, first, frame(Opcode::RC_SEND_LAST, psn.next(), Extension::None, &[1; 4]))
+    });
+    frames.collect()
+}
+
+#[test]
+fn what_ends_a_queue_pair_is_told_once_however_much_waits_unread() {
+    let mut lab = Lab::new(Settings::default());
+    let crowd = crowd(&mut lab, 3000);
+    // Each has two events before the first one is read, and the last kind that comes is the one
+    // that matters.
+    for (_, first, _) in &crowd {
+        lab.deliver(End::Server, first);
+    }
+    for (_, _, refused) in &crowd {
+        lab.deliver(End::Server, refused);
+        lab.deliver(End::Server, refused);
+    }
+    for (number, ..) in &crowd {
+        assert_eq!(lab.server.endpoint.event(), Some(Event::Established(*number)));
+        assert_eq!(lab.server.endpoint.event(), Some(Event::RequestError(*number)));
+    }
+    assert_eq!(lab.server.endpoint.event(), None);
+}
+
+#[test]
+fn events_of_a_queue_pair_that_is_gone_are_gone_and_all_others_stay() {
+    let mut lab = Lab::new(Settings::default());
+    let crowd = crowd(&mut lab, 40);
+    for (_, first, refused) in &crowd {
+        lab.deliver(End::Server, first);
+        lab.deliver(End::Server, refused);
+    }
+    assert_eq!(lab.server.endpoint.event(), Some(Event::Established(crowd[0].0)));
+    for (number, ..) in crowd.iter().step_by(2) {
+        lab.server.endpoint.destroy(*number).unwrap();
+    }
+    let left: Vec<Event> = std::iter::from_fn(|| lab.server.endpoint.event()).collect();
+    let expected: Vec<Event> = crowd
+        .iter()
+        .skip(1)
+        .step_by(2)
+        .flat_map(|(number, ..)| [Event::Established(*number), Event::RequestError(*number)])
+        .collect();
+    assert_eq!(left, expected);
+}
+
+#[test]
+fn a_queue_pair_that_fails_again_says_so_again() {
+    let mut lab = Lab::new(Settings::default());
+    let (number, _, refused) = crowd(&mut lab, 1).remove(0);
+    let psn = Frame::parse(&refused).unwrap().headers.bth.psn;
+    let path = Path::new(lab.server.station, lab.client.station, 0xc123).unwrap();
+    let settings = Settings::default();
+    let peer = lab.client.number;
+    for round in 0..3 {
+        lab.server.endpoint.modify(number, State::Reset, &Attributes::NONE).unwrap();
+        lab.server.number = number;
+        connect(&mut lab.server, &settings, Rights::ALL, (psn, psn), path, peer);
+        lab.deliver(End::Server, &refused);
+        assert_eq!(lab.server.endpoint.event(), Some(Event::RequestError(number)), "{round}");
+        assert_eq!(lab.server.endpoint.event(), None, "{round}");
+    }
+}
+
+#[test]
+fn a_completion_queue_of_any_size_asked_for_is_made_or_refused() {
+    let mut lab = Lab::new(Settings::default());
+    let endpoint = &mut lab.client.endpoint;
+    for value in [MOST_COMPLETIONS + 1, u32::MAX] {
+        let refused = endpoint.completion_queue(value);
+        let expected = EndpointError::QueueSize { name: "number of completions", value, most: 0x20_0000 };
+        assert_eq!(refused, Err(expected));
+        assert_eq!(
+            expected.to_string(),
+            format!(
+                "the number of completions is {value:#x}, and at most 0x200000 are possible; ask for fewer"
+            )
+        );
+    }
+    // Nothing was made of what was refused, and one with room for nothing loses nothing.
+    let queue = endpoint.completion_queue(0).unwrap();
+    let options = QueuePairOptions::default();
+    let number = endpoint.create(&options, queue, queue).unwrap();
+    let init = Attributes {
+        partition_index: Some(0),
+        port: Some(1),
+        access: Some(Rights::NONE),
+        ..Attributes::NONE
+    };
+    endpoint.modify(number, State::Init, &init).unwrap();
+    for id in 0..3 {
+        endpoint.post_receive(number, &ReceiveRequest { id, entries: &[] }).unwrap();
+    }
+    endpoint.modify(number, State::Error, &Attributes::NONE).unwrap();
+    let done: Vec<u64> = std::iter::from_fn(|| endpoint.poll(queue)).map(|done| done.id()).collect();
+    assert_eq!(done, [0, 1, 2]);
 }

@@ -115,7 +115,7 @@ impl Node {
         };
         let mut endpoint = Endpoint::new(vec![station], 4);
         let domain = endpoint.protection_domain();
-        let (send, receive) = (endpoint.completion_queue(64), endpoint.completion_queue(64));
+        let (send, receive) = [(); 2].map(|()| endpoint.completion_queue(64).unwrap()).into();
         let bytes = vec![0; settings.region];
         let region = endpoint.memory_mut().register(domain, region, bytes).unwrap();
         let options = QueuePairOptions {

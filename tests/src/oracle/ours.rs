@@ -308,7 +308,7 @@ impl Adapter for Ours {
         };
         let made = self.act(|shared| {
             let (send, receive) =
-                (shared.endpoint.completion_queue(64), shared.endpoint.completion_queue(64));
+                (shared.endpoint.completion_queue(64)?, shared.endpoint.completion_queue(64)?);
             shared.endpoint.create(&options, send, receive).map(|number| (number, send, receive))
         })?;
         self.pairs.push(made);

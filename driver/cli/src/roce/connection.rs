@@ -54,8 +54,9 @@ impl Connection {
     ) -> Result<Self> {
         let endpoint = &mut port.endpoint;
         let domain = endpoint.protection_domain();
-        let capacity = usize::try_from(sizes.sends.max(sizes.receives)).unwrap_or(0);
-        let (sends, receives) = (endpoint.completion_queue(capacity), endpoint.completion_queue(capacity));
+        let mut queue =
+            |capacity| endpoint.completion_queue(capacity).context("cannot create a completion queue");
+        let (sends, receives) = (queue(sizes.sends)?, queue(sizes.receives)?);
         let region = endpoint
             .memory_mut()
             .register(domain, Rights::ALL, vec![0; bytes])

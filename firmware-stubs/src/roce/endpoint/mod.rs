@@ -4,6 +4,7 @@
 //! [`Endpoint::receive`] and come out of [`Endpoint::transmit`].
 
 mod keys;
+mod view;
 
 use std::collections::VecDeque;
 
@@ -13,14 +14,19 @@ use vdk_descriptors::roce::{Envelope, FrameError, Gid, Prediction, Psn, Qpn, Unv
 use super::attributes::Attributes;
 use super::completion::{Completion, Side};
 use super::counters::Counters;
-use super::host::{Event, Host};
-use super::memory::{Atomic, Memory, MemoryError, ProtectionDomain, Reach};
+use super::host::Event;
+use super::memory::ProtectionDomain;
 use super::path::Station;
 use super::queue_pair::{QueuePair, QueuePairOptions};
 use super::state::{State, TransitionError};
 use super::time::Time;
 use super::work::{PostError, ReceiveRequest, SendRequest};
 pub use keys::{KeyTable, RegisterError, Registration};
+use view::{Pending, View};
+
+/// The largest number of completions that a completion queue is made for (`max_cqe`): those of 32
+/// queue pairs whose queues are all of the largest size.
+pub const MOST_COMPLETIONS: u32 = 1 << 21;
 
 /// A completion queue of one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,6 +82,8 @@ struct Pair {
     prediction: Option<Prediction>,
     /// Whether it is in the list of those that may have something to send.
     listed: bool,
+    /// What happened to it and nobody asked for yet.
+    pending: Pending,
 }
 
 /// Queue pairs, memory regions and completion queues at one address.
@@ -90,15 +98,14 @@ pub struct Endpoint {
     ready: VecDeque<usize>,
     memory: KeyTable,
     completions: Vec<VecDeque<Completion>>,
-    events: VecDeque<Event>,
+    /// The places of those to which something happened that nobody asked for yet, each once.
+    eventful: VecDeque<usize>,
     domains: u32,
     frames: FrameCounters,
 }
 
 /// The number of the first queue pair; those below are for management.
 const FIRST_NUMBER: u32 = 0x11;
-/// How many events are kept for a caller who does not ask.
-const MOST_EVENTS: usize = 1024;
 
 impl Endpoint {
     /// An endpoint with these addresses, which allows `most` queue pairs.
@@ -112,7 +119,7 @@ impl Endpoint {
             ready: VecDeque::new(),
             memory: KeyTable::default(),
             completions: Vec::new(),
-            events: VecDeque::new(),
+            eventful: VecDeque::new(),
             domains: 0,
             frames: FrameCounters::default(),
         }
@@ -137,9 +144,16 @@ impl Endpoint {
 
     /// A new completion queue with room for `capacity` completions. When more are not
     /// polled, it grows: none is ever lost.
-    pub fn completion_queue(&mut self, capacity: usize) -> CompletionQueueId {
-        self.completions.push(VecDeque::with_capacity(capacity));
-        CompletionQueueId(self.completions.len() - 1)
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError::QueueSize`], for more than [`MOST_COMPLETIONS`].
+    pub fn completion_queue(&mut self, capacity: u32) -> Result<CompletionQueueId, EndpointError> {
+        let (value, most) = (capacity, MOST_COMPLETIONS);
+        let room = usize::try_from(value).ok().filter(|_| value <= most);
+        let room = room.ok_or(EndpointError::QueueSize { name: "number of completions", value, most })?;
+        self.completions.push(VecDeque::with_capacity(room));
+        Ok(CompletionQueueId(self.completions.len() - 1))
     }
 
     /// The memory regions.
@@ -180,7 +194,14 @@ impl Endpoint {
         let number = number.filter(|_| live < self.most).ok_or(EndpointError::Quota(live))?;
         let queue_pair = QueuePair::new(number, options);
         self.live.push(self.pairs.len());
-        self.pairs.push(Some(Pair { queue_pair, send, receive, prediction: None, listed: false }));
+        self.pairs.push(Some(Pair {
+            queue_pair,
+            send,
+            receive,
+            prediction: None,
+            listed: false,
+            pending: Pending::default(),
+        }));
         Ok(number)
     }
 
@@ -194,6 +215,7 @@ impl Endpoint {
         let pair = slot(number).and_then(|slot| self.pairs.get_mut(slot)).and_then(Option::take);
         let pair = pair.ok_or(EndpointError::QueuePair(number))?;
         self.live.retain(|live| Some(*live) != slot(number));
+        self.eventful.retain(|eventful| Some(*eventful) != slot(number));
         Ok(pair.queue_pair.destroy())
     }
 
@@ -238,9 +260,17 @@ impl Endpoint {
         self.completions.get_mut(queue.0)?.pop_front()
     }
 
-    /// The next event.
+    /// The next event. Those of one queue pair come in their order, and each kind once for as
+    /// long as nobody asks: however many wait, none is lost. Those of a queue pair that was
+    /// destroyed are gone with it.
     pub fn event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let slot = *self.eventful.front()?;
+        let pending = &mut self.pairs.get_mut(slot)?.as_mut()?.pending;
+        let event = pending.take();
+        if pending.is_empty() {
+            self.eventful.pop_front();
+        }
+        event
     }
 
     /// The state of a queue pair.
@@ -346,7 +376,9 @@ impl Endpoint {
             let mut host = View {
                 memory: &mut self.memory,
                 completions: &mut self.completions,
-                events: &mut self.events,
+                eventful: &mut self.eventful,
+                pending: &mut pair.pending,
+                slot: *slot,
                 send: pair.send,
                 receive: pair.receive,
             };
@@ -400,7 +432,9 @@ impl Endpoint {
         let mut host = View {
             memory: &mut self.memory,
             completions: &mut self.completions,
-            events: &mut self.events,
+            eventful: &mut self.eventful,
+            pending: &mut pair.pending,
+            slot,
             send: pair.send,
             receive: pair.receive,
         };
@@ -419,66 +453,6 @@ fn slot(number: Qpn) -> Option<usize> {
     number.value().checked_sub(FIRST_NUMBER).map(|slot| slot as usize)
 }
 
-/// The endpoint as one of its queue pairs sees it.
-struct View<'a> {
-    memory: &'a mut KeyTable,
-    completions: &'a mut [VecDeque<Completion>],
-    events: &'a mut VecDeque<Event>,
-    send: CompletionQueueId,
-    receive: CompletionQueueId,
-}
-
-impl Host for View<'_> {
-    #[inline]
-    fn complete(&mut self, side: Side, completion: Completion) {
-        let queue = match side {
-            Side::Send => self.send,
-            Side::Receive => self.receive,
-        };
-        if let Some(queue) = self.completions.get_mut(queue.0) {
-            queue.push_back(completion);
-        }
-    }
-
-    fn event(&mut self, event: Event) {
-        // Congestion says nothing new while it is not asked for, and what others can cause at
-        // will leaves room for what ends a queue pair.
-        let most = match event {
-            Event::Congestion(_) if self.events.contains(&event) => return,
-            Event::Congestion(_) | Event::Established(_) => MOST_EVENTS / 2,
-            _ => MOST_EVENTS,
-        };
-        if self.events.len() < most {
-            self.events.push_back(event);
-        }
-    }
-}
-
-impl Memory for View<'_> {
-    #[inline]
-    fn check(&self, reach: &Reach) -> Result<(), MemoryError> {
-        self.memory.check(reach)
-    }
-
-    #[inline]
-    fn read(&mut self, reach: &Reach, bytes: &mut [u8]) -> Result<(), MemoryError> {
-        self.memory.read(reach, bytes)
-    }
-
-    #[inline]
-    fn write(&mut self, reach: &Reach, bytes: &[u8]) -> Result<(), MemoryError> {
-        self.memory.write(reach, bytes)
-    }
-
-    fn atomic(&mut self, reach: &Reach, operation: Atomic) -> Result<u64, MemoryError> {
-        self.memory.atomic(reach, operation)
-    }
-
-    fn invalidate(&mut self, domain: ProtectionDomain, key: u32) -> Result<(), MemoryError> {
-        self.memory.invalidate(domain, key)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -486,7 +460,7 @@ mod tests {
     #[test]
     fn timers_look_at_no_queue_pair_that_was_destroyed() {
         let mut endpoint = Endpoint::new(Vec::new(), 3);
-        let queue = endpoint.completion_queue(1);
+        let queue = endpoint.completion_queue(1).unwrap();
         let options = QueuePairOptions::default();
         let kept = endpoint.create(&options, queue, queue).unwrap();
         for _ in 0..100 {
