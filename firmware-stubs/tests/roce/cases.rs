@@ -3,7 +3,7 @@
 use vdk_descriptors::roce::{PathMtu, Psn};
 use vdk_firmware_stubs::roce::{
     Attributes, EndpointError, Operation, Payload, PostError, QueuePairOptions, QueueSizes, ReceiveRequest,
-    Remote, Rights, SendRequest, Side, State, Status,
+    Remote, Rights, ScatterGatherEntry, SendRequest, Side, State, Status,
 };
 
 use crate::lab::{End, Lab, Settings, connect, statuses};
@@ -196,4 +196,76 @@ fn a_completion_queue_that_nobody_polls_holds_up_no_other() {
     assert_eq!(statuses(&node.receives_done()), [(0, flushed), (1, flushed), (2, flushed)]);
     let late: Vec<u64> = std::iter::from_fn(|| node.endpoint.poll(receive)).map(|done| done.id()).collect();
     assert_eq!(late, [50, 51, 52]);
+}
+
+#[test]
+fn a_request_of_more_pieces_than_the_queue_allows_is_refused_and_arrives_split() {
+    const PIECES: usize = 64;
+    for most in [1, 3, 30] {
+        let sizes = QueueSizes { sends: 64, receives: 64, entries: most, inline: 0 };
+        let mut lab = Lab::new(Settings { mtu: PathMtu::Mtu256, sizes, ..Settings::default() });
+        for (place, byte) in lab.client.bytes().iter_mut().enumerate() {
+            *byte = place.to_le_bytes()[0] ^ place.to_le_bytes()[1];
+        }
+        // Pieces of 1 to 64 bytes, each a bit away from the next, and at the other side in the
+        // opposite order.
+        let piece = |node: &crate::lab::Node, place: usize| {
+            node.entry(place as u64 * 100, u32::try_from(place).unwrap() + 1)
+        };
+        let from: Vec<_> = (0..PIECES).map(|place| piece(&lab.client, place)).collect();
+        let to: Vec<_> = (0..PIECES).rev().map(|place| piece(&lab.server, place)).collect();
+        let refused = EndpointError::Post(PostError::Entries { count: PIECES, most });
+        let request = SendRequest::new(99, Operation::Send, Payload::Entries(&from));
+        assert_eq!(lab.client.endpoint.post_send(lab.client.number, &request), Err(refused));
+        let receive = ReceiveRequest { id: 99, entries: &to };
+        assert_eq!(lab.server.endpoint.post_receive(lab.server.number, &receive), Err(refused));
+        // One piece too many is too many, and as many as allowed are not.
+        let room = usize::try_from(most).unwrap();
+        let request = SendRequest::new(99, Operation::Send, Payload::Entries(&from[..=room]));
+        let refused = EndpointError::Post(PostError::Entries { count: room + 1, most });
+        assert_eq!(lab.client.endpoint.post_send(lab.client.number, &request), Err(refused));
+
+        let mut expected = Vec::new();
+        for (id, (pieces, places)) in (0..).zip(from.chunks(room).zip(to.chunks(room))) {
+            // A receive takes the whole of its pieces, whatever message fills them.
+            let bytes = |entries: &[_]| entries.iter().map(|e: &ScatterGatherEntry| e.length).sum::<u32>();
+            let length = bytes(pieces);
+            let tail = lab.server.entry(8192, 2048);
+            let mut places = places.to_vec();
+            if bytes(&places) < length {
+                *places.last_mut().unwrap() = tail;
+            }
+            lab.server.post_receive(id, &places);
+            lab.client.post(id, Operation::Send, pieces);
+            lab.settle();
+            let sent: Vec<u8> = collect(&mut lab.client, pieces);
+            let mut received = collect(&mut lab.server, &places);
+            received.truncate(sent.len());
+            assert_eq!(received, sent, "max_sge {most}, request {id}");
+            expected.push((id, None));
+        }
+        assert_eq!(statuses(&lab.client.sends_done()), expected, "max_sge {most}");
+        assert_eq!(statuses(&lab.server.receives_done()), expected, "max_sge {most}");
+        // The answer to a READ comes to as many pieces.
+        let pieces: Vec<_> = from[..room].to_vec();
+        let length: usize = pieces.iter().map(|entry| entry.length as usize).sum();
+        lab.server.bytes()[16384..16384 + length].fill(0x5e);
+        lab.client.post(7, Operation::Read(lab.server.remote(16384)), &pieces);
+        lab.settle();
+        assert_eq!(statuses(&lab.client.sends_done()), [(7, None)]);
+        assert_eq!(collect(&mut lab.client, &pieces), vec![0x5e; length]);
+        let beside = usize::try_from(pieces[0].length).unwrap();
+        assert_ne!(lab.client.bytes()[beside], 0x5e, "between two pieces nothing is written");
+    }
+}
+
+/// The bytes of some pieces of a region, one piece after the other.
+fn collect(node: &mut crate::lab::Node, pieces: &[ScatterGatherEntry]) -> Vec<u8> {
+    let base = node.region.address;
+    let bytes = node.bytes();
+    let piece = |entry: &ScatterGatherEntry| {
+        let start = usize::try_from(entry.address - base).unwrap();
+        bytes[start..start + entry.length as usize].to_vec()
+    };
+    pieces.iter().flat_map(piece).collect()
 }
