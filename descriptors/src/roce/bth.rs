@@ -50,7 +50,7 @@ impl Bth {
     }
 
     /// Reads the header; the second value is the pad count. Reserved bits are ignored.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(bytes: &[u8; Self::LENGTH]) -> Result<(Self, u8), FrameError> {
         let [opcode, flags, key_high, key_low, congestion, q0, q1, q2, acknowledge, p0, p1, p2] = *bytes;
         if flags & 0x0f != 0 {

@@ -192,7 +192,7 @@ impl Extension {
     }
 
     /// Reads the headers of `kind` at the front of `bytes`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(kind: ExtensionKind, bytes: &[u8]) -> Result<Self, FrameError> {
         let short = || FrameError::truncated("the extension header", kind.length(), bytes.len());
         Ok(match kind {

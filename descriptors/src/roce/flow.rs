@@ -90,13 +90,16 @@ impl Flow {
     /// with the base transport header and the invariant CRC among them.
     #[inline]
     fn write(&self, place: &mut [u8], following: u16) {
-        // What has no tags is copied without asking how long it is.
-        if let Ok(place) = <&mut [u8; 42]>::try_from(&mut *place) {
-            place.copy_from_slice(&self.bytes[..42]);
-        } else if let Ok(place) = <&mut [u8; 62]>::try_from(&mut *place) {
-            place.copy_from_slice(&self.bytes[..62]);
-        } else if let Some(bytes) = self.bytes.get(..place.len()) {
-            place.copy_from_slice(bytes);
+        // No headers are shorter than these, whose copy is a few instructions.
+        if let (Some((place, more)), Some((bytes, rest))) =
+            (place.split_first_chunk_mut::<SHORTEST>(), self.bytes.split_first_chunk())
+        {
+            *place = *bytes;
+            if !more.is_empty()
+                && let Some(rest) = rest.get(..more.len())
+            {
+                more.copy_from_slice(rest);
+            }
         }
         let Some(network) = place.get_mut(self.network..) else { return };
         match self.encapsulation {
@@ -123,6 +126,8 @@ impl Flow {
     }
 }
 
+/// The shortest headers: no tag, IPv4 and UDP.
+const SHORTEST: usize = 14 + 20 + 8;
 /// The longest headers: two tags, IPv6 and UDP.
 const LONGEST: usize = 14 + 8 + 40 + 8;
 /// The longest payload: what IPv4 can count, less all headers and the invariant CRC.

@@ -85,8 +85,8 @@ impl<'a> Frame<'a> {
 
 impl<'a> Packet<'a> {
     /// Reads what follows the headers of the network. Gives back the invariant CRC too, which
-    /// is not verified.
-    #[inline]
+    /// is not verified. Inlined with what it calls, since its result is large and errors end there.
+    #[inline(always)]
     pub(super) fn read(transport: &'a [u8]) -> Result<(Self, u32), FrameError> {
         let Some((bth, rest)) = transport.split_first_chunk() else {
             return Err(FrameError::truncated("the base transport header", Bth::LENGTH, transport.len()));

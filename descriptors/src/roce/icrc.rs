@@ -6,7 +6,7 @@
 //! and UDP, and the byte of the base transport header that has the congestion bits. The CRC
 //! stands in the packet with its lowest byte first.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use crc32fast::Hasher;
 
@@ -61,7 +61,8 @@ pub fn compute(encapsulation: Encapsulation, packet: &[u8]) -> Option<u32> {
     for ((to, from), ones) in masked.iter_mut().zip(headers).zip(ones) {
         *to = from | ones;
     }
-    let mut hasher = START.first()?.clone();
+    let [start, ..] = START.get_or_init(starts);
+    let mut hasher = start.clone();
     hasher.update(masked);
     hasher.update(rest);
     Some(hasher.finalize())
@@ -80,13 +81,16 @@ pub(super) fn of_frame(encapsulation: Encapsulation, frame: &[u8], start: usize)
     if packet.len() < encapsulation.length() {
         return None;
     }
+    // The first of all frames goes the long way too: without a call that might come back, no
+    // register need be saved.
+    let Some(starts) = START.get() else { return compute(encapsulation, packet) };
     let lead = packet.len().wrapping_neg() % 16;
-    let bytes = start.checked_sub(lead).and_then(|from| frame.get(from..));
-    let (Some(bytes), true) = (bytes, lead.is_multiple_of(4)) else {
+    if !lead.is_multiple_of(4) || lead > start {
         return compute(encapsulation, packet);
-    };
+    }
+    let bytes = frame.get(start - lead..)?;
     let masks = encapsulation.masks(lead / 4)?;
-    let mut hasher = START.get(lead / 4)?.clone();
+    let mut hasher = starts.get(lead / 4)?.clone();
     let (blocks, _) = bytes.as_chunks();
     match blocks.len() {
         3 => masks.hash::<3>(blocks, &mut hasher),
@@ -95,10 +99,7 @@ pub(super) fn of_frame(encapsulation: Encapsulation, frame: &[u8], start: usize)
         6 => masks.hash::<6>(blocks, &mut hasher),
         7 => masks.hash::<7>(blocks, &mut hasher),
         8 => masks.hash::<8>(blocks, &mut hasher),
-        _ => {
-            masks.hash::<MASKED>(blocks, &mut hasher);
-            hasher.update(blocks.get(MASKED..)?.as_flattened());
-        }
+        _ => masks.hash_long(blocks, &mut hasher),
     }
     Some(hasher.finalize())
 }
@@ -115,31 +116,28 @@ struct Masks {
 }
 
 impl Masks {
-    /// Hashes the first `N` of `blocks`, of which there are that many.
-    #[inline]
+    /// Hashes the first `N` of `blocks`, of which there are that many, with `ones`, and of the
+    /// first one only what is `kept`.
+    #[inline(always)]
     fn hash<const N: usize>(&self, blocks: &[Block], hasher: &mut Hasher) {
-        if let (Some(blocks), Some(ones)) = (blocks.first_chunk(), self.ones.first_chunk()) {
-            hasher.update(masked::<N>(blocks, ones, &self.kept).as_flattened());
+        if let (Some(blocks), Some(ones)) = (blocks.first_chunk::<N>(), self.ones.first_chunk::<N>()) {
+            let mut masked = [[0; 16]; N];
+            for ((to, from), ones) in masked.iter_mut().zip(blocks).zip(ones) {
+                *to = (u128::from_ne_bytes(*from) | u128::from_ne_bytes(*ones)).to_ne_bytes();
+            }
+            if let Some(first) = masked.first_mut() {
+                *first = (u128::from_ne_bytes(*first) & u128::from_ne_bytes(self.kept)).to_ne_bytes();
+            }
+            hasher.update(masked.as_flattened());
         }
     }
-}
 
-/// `blocks` with `ones`, and of the first one only what is `kept`. As a function of its own it
-/// becomes a few instructions for each block.
-#[inline(never)]
-fn masked<const N: usize>(blocks: &[Block; N], ones: &[Block; N], kept: &Block) -> [Block; N] {
-    let mut masked = [[0; 16]; N];
-    for ((to, from), ones) in masked.iter_mut().zip(blocks).zip(ones) {
-        for ((to, from), ones) in to.iter_mut().zip(from).zip(ones) {
-            *to = from | ones;
-        }
+    /// Hashes more than [`SMALL`] blocks.
+    #[inline(never)]
+    fn hash_long(&self, blocks: &[Block], hasher: &mut Hasher) {
+        self.hash::<MASKED>(blocks, hasher);
+        hasher.update(blocks.get(MASKED..).unwrap_or_default().as_flattened());
     }
-    if let Some(first) = masked.first_mut() {
-        for (byte, kept) in first.iter_mut().zip(kept) {
-            *byte &= kept;
-        }
-    }
-    masked
 }
 
 /// The masks for a lead of 0, 4, 8 and 12 bytes: `variant` are the bytes that may change, and
@@ -191,8 +189,11 @@ const POLYNOMIAL: u32 = 0xedb8_8320;
 const AFTER_ONES: u32 = 0xdebb_20e3;
 /// The beginning of every CRC, by the number of words before the packet; what the processor
 /// can do is looked up once. The implementation inverts what it is given.
-static START: LazyLock<[Hasher; 4]> =
-    LazyLock::new(|| [0, 4, 8, 12].map(|lead| Hasher::new_with_initial(!rewound(AFTER_ONES, lead))));
+static START: OnceLock<[Hasher; 4]> = OnceLock::new();
+
+fn starts() -> [Hasher; 4] {
+    [0, 4, 8, 12].map(|lead| Hasher::new_with_initial(!rewound(AFTER_ONES, lead)))
+}
 
 #[cfg(test)]
 mod tests {

@@ -229,12 +229,19 @@ impl Opcode {
 
     #[inline]
     const fn description(self) -> &'static Description {
-        static TABLE: [Option<Description>; 256] = DESCRIPTIONS;
-        match &TABLE[self.0 as usize] {
-            Some(description) => description,
-            // An `Opcode` has a description by construction.
-            None => &UNREACHABLE,
-        }
+        // An `Opcode` has a description by construction, so none is asked whether it is there.
+        static TABLE: [Description; 256] = {
+            let mut table = [UNREACHABLE; 256];
+            let mut value = 0;
+            while value < table.len() {
+                if let Some(description) = DESCRIPTIONS[value] {
+                    table[value] = description;
+                }
+                value += 1;
+            }
+            table
+        };
+        &TABLE[self.0 as usize]
     }
 
     /// The transport service.

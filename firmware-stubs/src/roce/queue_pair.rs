@@ -363,6 +363,17 @@ impl QueuePair {
         if self.state.sends() { self.requester.deadline() } else { None }
     }
 
+    /// Whether there is something to send now.
+    #[inline]
+    pub(super) fn has_frame(&self) -> bool {
+        self.congestion.is_some() || self.responder.has_response() || self.may_request()
+    }
+
+    #[inline]
+    fn may_request(&self) -> bool {
+        self.state.sends() && self.requester.may_send(self.state == State::SendQueueDrain)
+    }
+
     /// Builds the next frame in `bytes` and gives its length; `None` when there is nothing to
     /// send now. `bytes` must have room for a frame of the path MTU, or requests fail.
     #[inline]
@@ -370,9 +381,7 @@ impl QueuePair {
         if self.congestion.is_some() {
             return self.notify(bytes);
         }
-        let may_respond = self.responder.has_response();
-        let draining = self.state == State::SendQueueDrain;
-        let may_request = self.state.sends() && self.requester.may_send(draining);
+        let (may_respond, may_request) = (self.responder.has_response(), self.may_request());
         if !may_respond && !may_request {
             return None;
         }

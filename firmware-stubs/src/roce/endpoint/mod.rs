@@ -368,6 +368,11 @@ impl Endpoint {
     /// Builds the next frame in `bytes` and gives its length. The queue pairs take turns.
     #[inline]
     pub fn transmit(&mut self, now: Time, bytes: &mut [u8]) -> Option<usize> {
+        // Asked in vain after each burst of frames, so that is to cost nothing.
+        if self.ready.is_empty() { None } else { self.transmit_listed(now, bytes) }
+    }
+
+    fn transmit_listed(&mut self, now: Time, bytes: &mut [u8]) -> Option<usize> {
         while let Some(slot) = self.ready.front() {
             let Some(pair) = self.pairs.get_mut(*slot).and_then(Option::as_mut) else {
                 self.ready.pop_front();
@@ -383,7 +388,10 @@ impl Endpoint {
                 receive: pair.receive,
             };
             if let Some(length) = pair.queue_pair.transmit(now, &mut host, bytes) {
-                if self.ready.len() > 1 {
+                if !pair.queue_pair.has_frame() {
+                    pair.listed = false;
+                    self.ready.pop_front();
+                } else if self.ready.len() > 1 {
                     self.ready.rotate_left(1);
                 }
                 return Some(length);
