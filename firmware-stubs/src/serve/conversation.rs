@@ -14,8 +14,9 @@ use std::time::Instant;
 use thiserror::Error;
 use vdk_hal::address::Iova;
 use vdk_hal::interrupt::EventFd;
+use vdk_hal::memory::access::REVOKE_TIME;
 use vdk_hal::vfio_user::message::{Command, DmaAccess, Header};
-use vdk_hal::vfio_user::transport::{Channel, MESSAGE_TIME, Message, TransportError};
+use vdk_hal::vfio_user::transport::{Channel, Message, TransportError};
 use vdk_iommu::soft::{NotAnswered, RemoteMemory};
 use zerocopy::IntoBytes;
 
@@ -124,7 +125,7 @@ impl Conversation {
                 return Err(over);
             }
             drop(state);
-            match self.look(Side::Session) {
+            match self.look(Side::Session, None) {
                 Look::Something => {}
                 Look::Nothing => return Ok(None),
                 Look::Taken => {
@@ -135,18 +136,25 @@ impl Conversation {
         }
     }
 
-    /// Receives a message, if one has begun and nobody else receives.
-    fn look(&self, side: Side) -> Look {
+    /// Receives a message, if one has begun and nobody else receives. It must be here as a
+    /// whole at `end`, where there is one.
+    fn look(&self, side: Side, end: Option<Instant>) -> Look {
         let _receiving = match self.receiving.try_lock() {
             Ok(receiving) => receiving,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Look::Taken,
         };
         let received = match wait(&[self.channel.as_fd()], Some(Duration::ZERO)) {
-            Ok([true]) => self.channel.receive(MESSAGE_TIME),
+            Ok([true]) => match end {
+                Some(end) => self.channel.receive_by(end),
+                None => self.channel.receive(Duration::ZERO),
+            },
             Ok([false]) => return Look::Nothing,
             Err(error) => Err(TransportError::System(std::io::Error::from(error).kind())),
         };
+        if received.as_ref().is_err_and(|error| *error == TransportError::TimedOut) {
+            return Look::Nothing;
+        }
         let mut state = self.lock();
         let reader = match received {
             Ok(message) if message.header.is_command() => {
@@ -186,8 +194,8 @@ impl Conversation {
         let _ = wait(&[event.as_fd()], Some(PAUSE));
     }
 
-    /// Asks the client and waits for the answer that belongs to the question.
-    fn ask(&self, command: Command, parts: &[&[u8]]) -> Result<Message, NotAnswered> {
+    /// Asks the client and waits until `end` for the answer that belongs to the question.
+    fn ask(&self, end: Instant, command: Command, parts: &[&[u8]]) -> Result<Message, NotAnswered> {
         let id = {
             let mut state = self.lock();
             if state.over.is_some() {
@@ -200,8 +208,12 @@ impl Conversation {
             id
         };
         let header = Header { id, command: command.0, ..Header::default() };
-        let answer = match self.channel.send(header, parts, &[]) {
-            Ok(()) => self.wait_for(id),
+        let answer = match self.channel.send_by(end, header, parts, &[]) {
+            Ok(()) => self.wait_for(id, end),
+            Err(TransportError::TimedOut) => {
+                log::warn!("the client does not read a question about its memory");
+                None
+            }
             Err(error) => {
                 self.lock().over.get_or_insert(error.into());
                 self.for_session.signal(1);
@@ -217,8 +229,7 @@ impl Conversation {
         Ok(answer)
     }
 
-    fn wait_for(&self, id: u16) -> Option<Message> {
-        let end = Instant::now() + self.patience;
+    fn wait_for(&self, id: u16, end: Instant) -> Option<Message> {
         loop {
             let _ = self.for_device.take();
             {
@@ -231,12 +242,15 @@ impl Conversation {
                 }
             }
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let ready = wait(&[self.for_device.as_fd(), self.channel.as_fd()], Some(left)).ok()?;
+            if ready == [false; 2] && left.is_zero() {
                 log::warn!("the client does not answer a question about its memory");
                 return None;
             }
-            let ready = wait(&[self.for_device.as_fd(), self.channel.as_fd()], Some(left)).ok()?;
-            if ready[1] && !ready[0] && self.look(Side::Device) == Look::Taken {
+            if ready[1] && !ready[0] && self.look(Side::Device, Some(end)) == Look::Taken {
+                if left.is_zero() {
+                    return None;
+                }
                 self.pause(&self.for_device);
             }
         }
@@ -249,9 +263,10 @@ impl Conversation {
 
 impl RemoteMemory for Conversation {
     fn read(&self, address: Iova, bytes: &mut [u8]) -> Result<(), NotAnswered> {
+        let end = Instant::now() + self.patience;
         for (place, part) in bytes.chunks_mut(self.most).enumerate() {
             let access = access(address, place * self.most, part.len())?;
-            let answer = self.ask(Command::DMA_READ, &[access.as_bytes()])?;
+            let answer = self.ask(end, Command::DMA_READ, &[access.as_bytes()])?;
             let (told, found) = answer.parse::<DmaAccess>().ok_or(NotAnswered)?;
             if told != access || found.len() != part.len() {
                 return Err(NotAnswered);
@@ -262,9 +277,10 @@ impl RemoteMemory for Conversation {
     }
 
     fn write(&self, address: Iova, bytes: &[u8]) -> Result<(), NotAnswered> {
+        let end = Instant::now() + self.patience;
         for (place, part) in bytes.chunks(self.most).enumerate() {
             let access = access(address, place * self.most, part.len())?;
-            let answer = self.ask(Command::DMA_WRITE, &[access.as_bytes(), part])?;
+            let answer = self.ask(end, Command::DMA_WRITE, &[access.as_bytes(), part])?;
             let (told, _) = answer.parse::<DmaAccess>().ok_or(NotAnswered)?;
             if told != access {
                 return Err(NotAnswered);
@@ -287,12 +303,17 @@ impl fmt::Debug for Conversation {
     }
 }
 
-/// How long the client may take for an answer. An unmap waits for the device, and so for
-/// this, 2 s.
+/// How long the client may take for one access of the device to its memory, over all
+/// messages of it, those of others that are in the way included.
 const PATIENCE: Duration = Duration::from_secs(1);
+// An unmap waits for the device's burst, and so for this.
+const _: () = assert!(PATIENCE.as_millis() * 2 <= REVOKE_TIME.as_millis());
 /// How long a thread waits that found another one at the socket.
 const PAUSE: Duration = Duration::from_millis(1);
 /// How many bytes are moved by one message.
 const MOST_BYTES: usize = 64 << 10;
 /// How many commands are kept while an answer is waited for.
 const MOST_COMMANDS: usize = 256;
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! Memory without a file: the client is asked, and may answer anything.
 
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 use vdk_firmware_stubs::StubKind;
@@ -215,6 +216,30 @@ fn a_client_that_dies_while_it_is_asked_leaves_a_device_for_the_next() {
     answer(&next, &asked, &[4; 16]);
     wait_for_the_end(&next);
     assert_eq!(served.server.server().clients(), 3);
+}
+
+#[test]
+fn a_client_that_stops_in_the_middle_of_an_answer_leaves_a_reset_device_for_the_next() {
+    let served = serve(StubKind::Edu);
+    let stream = UnixStream::connect(&served.path).unwrap();
+    let raw = stream.try_clone().unwrap();
+    let stopping = Client::new(stream);
+    stopping.negotiate().unwrap();
+    stopping.enable();
+    map(&stopping, BOTH).unwrap();
+    stopping.write32(0x20, 0x80);
+    let asked = question(&stopping, START, 16, false);
+    let header = Header { flags: Header::REPLY, size: 48, ..asked.header };
+    (&raw).write_all(header.as_bytes()).unwrap();
+    (&raw).write_all(&[0; 31]).unwrap();
+    assert!(stopping.receive().is_err(), "it is dropped, although its end is open");
+    let next = client(&served);
+    assert_eq!(next.read32(0x20), 0, "the status is that of a reset");
+    let asked = question(&next, START, 16, false);
+    answer(&next, &asked, &[4; 16]);
+    wait_for_the_end(&next);
+    assert_eq!(served.node.iommu().faults().len(), 1);
+    assert_eq!(served.node.iommu().faults()[0].reason, FaultReason::NotAnswered);
 }
 
 #[test]

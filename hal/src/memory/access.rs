@@ -73,13 +73,13 @@ impl AccessDomain {
     ///
     /// # Errors
     ///
-    /// [`TimedOut`] when a burst does not end within 2 s. The tokens are stale even then,
+    /// [`TimedOut`] when a burst does not end within [`REVOKE_TIME`]. The tokens are stale even then,
     /// but the burst may still be using one.
     pub fn revoke_tokens(&self) -> Result<(), TimedOut> {
         self.epoch.advance(next_epoch());
         let readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let clock = SystemClock::new();
-        let deadline = Deadline::after(&clock, Duration::from_secs(2));
+        let deadline = Deadline::after(&clock, REVOKE_TIME);
         for reader in readers {
             let Some(seen) = reader.burst() else { continue };
             poll_until(&clock, deadline, Pace::FAST, "the end of a device's burst", || {
@@ -89,6 +89,10 @@ impl AccessDomain {
         Ok(())
     }
 }
+
+/// How long a revocation waits for the bursts that are under way. What a device waits for in
+/// a burst must end well before.
+pub const REVOKE_TIME: Duration = Duration::from_secs(2);
 
 /// Memory that the readers of a domain may be given tokens for. Dropping it revokes them;
 /// if that fails the memory is leaked, never freed.

@@ -152,7 +152,7 @@ impl Connection {
         self.peer.get().copied().unwrap_or_default()
     }
 
-    /// Sends a command and waits for the reply.
+    /// Sends a command and waits for the reply; one end for both.
     pub(super) fn call(
         &self,
         command: Command,
@@ -170,7 +170,7 @@ impl Connection {
         };
         let end = Instant::now() + self.timeout;
         let header = Header { id, command: command.0, ..Header::default() };
-        if let Err(error) = self.channel.send(header, parts, files) {
+        if let Err(error) = self.channel.send_by(end, header, parts, files) {
             self.lock().commands.remove(&id);
             return Err(of_transport(error));
         }
@@ -204,7 +204,7 @@ impl Connection {
             waiting.next_id()
         };
         let header = Header { id, command: command.0, flags: Header::NO_REPLY, ..Header::default() };
-        self.channel.send(header, parts, &[]).map_err(of_transport)
+        self.channel.send_by(Instant::now() + self.timeout, header, parts, &[]).map_err(of_transport)
     }
 
     /// Sends a command whose reply begins with a structure.

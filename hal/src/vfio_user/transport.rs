@@ -8,7 +8,7 @@ use core::mem::MaybeUninit;
 use core::time::Duration;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,7 +31,7 @@ pub const MAX_PAYLOAD: usize = MAX_TRANSFER as usize + 64;
 const _: () = assert!(MAX_PAYLOAD >= MAX_TEXT + 4);
 
 /// How long the rest of a message may take once it has begun, and how long a message may
-/// take to be sent.
+/// take to be sent, where the caller names no end.
 pub const MESSAGE_TIME: Duration = Duration::from_secs(5);
 
 /// One message.
@@ -54,10 +54,16 @@ impl Message {
 }
 
 /// A connected socket. Any thread may send; one receives.
+///
+/// When a message is left in the middle, on either way, the stream is out of step: the
+/// connection is shut down then, so that nobody takes its rest for a message.
 #[derive(Debug)]
 pub struct Channel {
     socket: OwnedFd,
-    sending: Mutex<()>,
+    /// Whether somebody sends.
+    sending: Mutex<bool>,
+    /// Told when nobody sends any more.
+    sent: Condvar,
 }
 
 impl Channel {
@@ -69,18 +75,34 @@ impl Channel {
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&socket)?;
         rustix::fs::fcntl_setfl(&socket, flags | OFlags::NONBLOCK)?;
-        Ok(Self { socket, sending: Mutex::default() })
+        Ok(Self { socket, sending: Mutex::default(), sent: Condvar::new() })
     }
 
-    /// Sends a message whose payload is `parts`, one after the other. The size in the header
-    /// is set here.
+    /// Sends a message whose payload is `parts`, one after the other, within
+    /// [`MESSAGE_TIME`]. The size in the header is set here.
     ///
     /// # Errors
     ///
-    /// [`TransportError`]. After any but [`TransportError::TooLong`] and
-    /// [`TransportError::TooManyFiles`] the connection is of no use any more.
+    /// As [`send_by`](Self::send_by).
     pub fn send(
         &self,
+        header: Header,
+        parts: &[&[u8]],
+        files: &[BorrowedFd<'_>],
+    ) -> Result<(), TransportError> {
+        self.send_by(Instant::now() + MESSAGE_TIME, header, parts, files)
+    }
+
+    /// Sends a message that must have left at `end`, the wait for other senders included.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError`]. After any but [`TransportError::TooLong`],
+    /// [`TransportError::TooManyFiles`] and [`TransportError::TimedOut`], with which nothing
+    /// was sent, the connection is shut down.
+    pub fn send_by(
+        &self,
+        end: Instant,
         header: Header,
         parts: &[&[u8]],
         files: &[BorrowedFd<'_>],
@@ -95,12 +117,14 @@ impl Channel {
             return Err(TransportError::TooManyFiles);
         }
         let header = Header { size, ..header };
-        let end = Instant::now() + MESSAGE_TIME;
         // Messages of two threads must not mix, and the file descriptors of one belong to it.
-        let _alone = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.begin_sending(end)?;
         let mut files = files;
         let mut sent = 0;
-        while sent < payload + Header::LENGTH {
+        let result = loop {
+            if sent == payload + Header::LENGTH {
+                return Ok(());
+            }
             let rest = unsent(header.as_bytes(), parts, sent);
             let rest: Vec<IoSlice<'_>> = rest.into_iter().map(IoSlice::new).collect();
             match self.send_once(&rest, files) {
@@ -109,12 +133,18 @@ impl Channel {
                     files = &[];
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, end)?,
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(TransportError::Closed),
-                Err(error) => return Err(system(error)),
+                Err(Errno::AGAIN) => match self.wait(PollFlags::OUT, end) {
+                    Ok(()) => {}
+                    Err(TransportError::TimedOut) if sent == 0 => return Err(TransportError::TimedOut),
+                    Err(TransportError::TimedOut) => break TransportError::Stalled,
+                    Err(error) => break error,
+                },
+                Err(Errno::PIPE | Errno::CONNRESET) => break TransportError::Closed,
+                Err(error) => break system(error),
             }
-        }
-        Ok(())
+        };
+        self.shut_down();
+        Err(result)
     }
 
     /// Receives one message. It waits for it to begin until `begin` is over, and
@@ -122,16 +152,55 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`TransportError`]; the connection is of no use any more then, unless it is
-    /// [`TransportError::TimedOut`] and nothing had begun.
+    /// As [`receive_by`](Self::receive_by).
     pub fn receive(&self, begin: Duration) -> Result<Message, TransportError> {
+        self.receive_message(Instant::now() + begin, || Instant::now() + MESSAGE_TIME)
+    }
+
+    /// Receives one message that must be here as a whole at `end`.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError`]. After any but [`TransportError::TimedOut`], with which nothing had
+    /// begun, and [`TransportError::Closed`], after which there is still the other way, the
+    /// connection is shut down.
+    pub fn receive_by(&self, end: Instant) -> Result<Message, TransportError> {
+        self.receive_message(end, || end)
+    }
+
+    fn receive_message(
+        &self,
+        begin: Instant,
+        end: impl FnOnce() -> Instant,
+    ) -> Result<Message, TransportError> {
         let mut files = Vec::new();
         let mut header = [0; Header::LENGTH];
-        let first = self.receive_some(&mut header, &mut files, Instant::now() + begin)?;
-        if first == 0 {
-            return Err(TransportError::Closed);
-        }
-        let end = Instant::now() + MESSAGE_TIME;
+        let first = match self.receive_some(&mut header, &mut files, begin) {
+            Ok(0) => return Err(TransportError::Closed),
+            Ok(first) => first,
+            Err(TransportError::TimedOut) => return Err(TransportError::TimedOut),
+            Err(error) => {
+                self.shut_down();
+                return Err(error);
+            }
+        };
+        self.receive_rest(header, first, files, end()).map_err(|error| {
+            self.shut_down();
+            match error {
+                TransportError::TimedOut => TransportError::Stalled,
+                other => other,
+            }
+        })
+    }
+
+    fn receive_rest(
+        &self,
+        mut header: [u8; Header::LENGTH],
+        first: usize,
+        mut files: Vec<OwnedFd>,
+        end: Instant,
+    ) -> Result<Message, TransportError> {
+        // PANIC: no more is received than the slice that was given.
         self.receive_all(&mut header[first..], &mut files, end)?;
         let header = Header::read_from_bytes(&header).map_err(|_| TransportError::Truncated)?;
         let size = usize::try_from(header.size).unwrap_or(usize::MAX);
@@ -145,6 +214,19 @@ impl Channel {
             return Err(TransportError::TooManyFiles);
         }
         Ok(Message { header, payload, files })
+    }
+
+    /// Waits until nobody else sends.
+    fn begin_sending(&self, end: Instant) -> Result<Sending<'_>, TransportError> {
+        let busy = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = end.saturating_duration_since(Instant::now());
+        let waited = self.sent.wait_timeout_while(busy, left, |busy| *busy);
+        let (mut busy, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if *busy {
+            return Err(TransportError::TimedOut);
+        }
+        *busy = true;
+        Ok(Sending(self))
     }
 
     /// Says that nothing more is sent: the other side reads the end.
@@ -232,6 +314,16 @@ impl Channel {
     }
 }
 
+/// The turn of a thread that sends.
+struct Sending<'a>(&'a Channel);
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        *self.0.sending.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.sent.notify_one();
+    }
+}
+
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -263,9 +355,12 @@ pub enum TransportError {
     /// More file descriptors came along than was said.
     #[error("a message brings more than {MAX_MESSAGE_FDS} file descriptors")]
     TooManyFiles,
-    /// The other side is there but does not go on.
+    /// The other side is there, but nothing was said or could be said in time.
     #[error("the other side of the socket does not go on")]
     TimedOut,
+    /// The other side stopped in the middle of a message.
+    #[error("the other side of the socket stopped in the middle of a message")]
+    Stalled,
     /// The system refused.
     #[error("the system refused: {0}")]
     System(io::ErrorKind),
@@ -369,12 +464,12 @@ mod tests {
 
     #[test]
     fn more_files_than_were_agreed_end_the_connection_and_leak_none() {
-        let (left, right) = pair();
         let event = EventFd::new().unwrap();
         let files = vec![event.as_fd(); MAX_FILES + 1];
-        assert_eq!(left.send(Header::default(), &[], &files), Err(TransportError::TooManyFiles));
         let header = Header { size: 16, ..Header::default() };
         for count in [MAX_FILES + 1, 100] {
+            let (left, right) = pair();
+            assert_eq!(left.send(Header::default(), &[], &files), Err(TransportError::TooManyFiles));
             let files = vec![event.as_fd(); count];
             let mut space = vec![MaybeUninit::uninit(); 1024];
             let mut control = SendAncillaryBuffer::new(&mut space);
@@ -393,6 +488,61 @@ mod tests {
         raw.write_all(&[0; 7]).unwrap();
         drop(raw);
         assert_eq!(right.receive(SOON).unwrap_err(), TransportError::Truncated);
+    }
+
+    /// Sends until the socket takes no more, and whether the last message was cut.
+    fn fill(channel: &Channel) -> TransportError {
+        let long = vec![0; MAX_PAYLOAD];
+        loop {
+            if let Err(error) = channel.send_by(Instant::now(), Header::default(), &[&long], &[]) {
+                return error;
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_has_one_end_and_half_of_one_ends_the_connection() {
+        let (left, right) = pair();
+        assert_eq!(right.receive_by(Instant::now()).unwrap_err(), TransportError::TimedOut);
+        let mut raw = UnixStream::from(left.socket.try_clone().unwrap());
+        raw.write_all(Header { size: 20, ..Header::default() }.as_bytes()).unwrap();
+        raw.write_all(&[0; 3]).unwrap();
+        assert_eq!(right.receive_by(Instant::now()).unwrap_err(), TransportError::Stalled);
+        assert_eq!(raw.write_all(&[0]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(right.receive(SOON).unwrap_err(), TransportError::Closed, "the rest is no message");
+    }
+
+    #[test]
+    fn who_no_longer_reads_is_not_waited_for_and_gets_no_half_of_a_message() {
+        let (left, _right) = pair();
+        assert_eq!(fill(&left), TransportError::Stalled, "a part of it was sent");
+        assert_eq!(left.send(Header::default(), &[], &[]), Err(TransportError::Closed));
+
+        let (left, right) = pair();
+        let small = || left.send_by(Instant::now(), Header { id: 5, ..Header::default() }, &[], &[]);
+        let mut count = 0;
+        let error = loop {
+            match small() {
+                Ok(()) => count += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, TransportError::TimedOut, "nothing of it was sent");
+        for _ in 0..count {
+            assert_eq!(right.receive(SOON).unwrap().header.id, 5);
+        }
+        small().unwrap();
+    }
+
+    #[test]
+    fn the_wait_for_another_sender_counts() {
+        let (left, right) = pair();
+        let turn = left.begin_sending(Instant::now()).unwrap();
+        let send = || left.send_by(Instant::now(), Header { id: 6, ..Header::default() }, &[], &[]);
+        assert_eq!(send(), Err(TransportError::TimedOut));
+        drop(turn);
+        send().unwrap();
+        assert_eq!(right.receive(SOON).unwrap().header.id, 6);
     }
 
     proptest! {

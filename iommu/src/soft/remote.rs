@@ -14,8 +14,10 @@ use super::iotlb::Stream;
 /// Memory that is not in this process, and whoever reaches it.
 ///
 /// A device asks in the middle of a burst, so that an unmap in the domain waits for the
-/// answer: each method must return well within the 2 s that an unmap waits, whatever the
-/// other side does. It must not need the thread that unmaps.
+/// answer: each method must return well within the [`REVOKE_TIME`] that an unmap waits,
+/// whatever the other side does. It must not need the thread that unmaps.
+///
+/// [`REVOKE_TIME`]: vdk_hal::memory::access::REVOKE_TIME
 pub trait RemoteMemory: fmt::Debug + Send + Sync {
     /// Reads from `address` on. When it fails, `bytes` may have been written in part.
     ///
