@@ -5,12 +5,13 @@
 
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use core::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
 
 use volatile::VolatilePtr;
 
-use super::{BarError, BarInfo};
+use super::liveness::Moment;
+use super::{BarError, BarInfo, Liveness, LivenessState};
 use crate::memory::SharedMemory;
 use crate::mmio::{Kick, RegisterBlock, RegisterSet, RegisterValue, Width};
 
@@ -54,103 +55,6 @@ pub struct BarPermissions {
 impl BarPermissions {
     /// Both directions.
     pub const READ_WRITE: Self = Self { read: true, write: true };
-}
-
-/// Whether handles of a function still work; shared by all of them.
-#[derive(Debug)]
-pub struct Liveness {
-    state: AtomicU8,
-    /// Ones took the place of pages while the function was asleep.
-    torn: AtomicBool,
-}
-
-/// The states of [`Liveness`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LivenessState {
-    /// The session is open and the function there.
-    Live,
-    /// The session is closed.
-    Closed,
-    /// The function is gone.
-    Gone,
-    /// The function does not answer accesses to its memory for now: it is in low power, or
-    /// memory space is off. Only backends to which such an access would look like a removal
-    /// say so.
-    Asleep,
-}
-
-impl Liveness {
-    /// A function that is there, in a session that is open.
-    #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self { state: AtomicU8::new(0), torn: AtomicBool::new(false) })
-    }
-
-    /// The state.
-    #[inline]
-    #[must_use]
-    pub fn state(&self) -> LivenessState {
-        // ORDERING: Acquire pairs with the Release stores below: who sees the end also sees
-        // what led to it.
-        match self.state.load(Ordering::Acquire) {
-            0 => LivenessState::Live,
-            1 => LivenessState::Closed,
-            2 => LivenessState::Gone,
-            _ => LivenessState::Asleep,
-        }
-    }
-
-    /// Ends the session. A function that is gone stays gone.
-    pub fn close(&self) {
-        for open in [0, 3] {
-            // ORDERING: Release pairs with `state`; a failed exchange means it ended before.
-            let _ = self.state.compare_exchange(open, 1, Ordering::Release, Ordering::Relaxed);
-        }
-    }
-
-    /// Stops accesses to the memory of a live function until [`wake`](Self::wake).
-    pub fn sleep(&self) {
-        // ORDERING: Release pairs with `state`; a failed exchange means it was not live.
-        let _ = self.state.compare_exchange(0, 3, Ordering::Release, Ordering::Relaxed);
-    }
-
-    /// Lets accesses through again.
-    pub fn wake(&self) {
-        // ORDERING: SeqCst pairs with `mended`; a failed exchange means it did not sleep.
-        let _ = self.state.compare_exchange(3, 0, Ordering::SeqCst, Ordering::Relaxed);
-    }
-
-    /// An access to a mapped page met nothing; called before ones take its place. A function
-    /// that is asleep or closed is not gone for that. Async-signal-safe.
-    pub(crate) fn faulted(&self) {
-        match self.state() {
-            LivenessState::Live | LivenessState::Gone => self.remove(),
-            LivenessState::Closed | LivenessState::Asleep => {}
-        }
-    }
-
-    /// Ones have taken the place of a page. Async-signal-safe.
-    pub(crate) fn mended(&self) {
-        // ORDERING: SeqCst: either who wakes the function sees this, or the look at the state
-        // below sees that it is awake.
-        self.torn.store(true, Ordering::SeqCst);
-        // ORDERING: SeqCst, as above.
-        if self.state.load(Ordering::SeqCst) == 0 {
-            self.remove();
-        }
-    }
-
-    /// Whether ones have taken the place of pages since it was asked last.
-    pub(crate) fn take_torn(&self) -> bool {
-        // ORDERING: SeqCst pairs with `mended`.
-        self.torn.swap(false, Ordering::SeqCst)
-    }
-
-    /// Marks the function as gone, for good.
-    pub fn remove(&self) {
-        // ORDERING: Release pairs with `state`.
-        self.state.store(2, Ordering::Release);
-    }
 }
 
 /// A handle to one BAR. Clones share it, and each keeps the mapping alive, so that
@@ -218,14 +122,15 @@ impl Bar {
     /// - [`BarError::OutOfBounds`], [`BarError::Misaligned`], [`BarError::Forbidden`];
     /// - [`BarError::NotOpen`] after the session was closed;
     /// - [`BarError::DeviceGone`] when the function is gone, also when that was only found
-    ///   by this access.
+    ///   by this access;
+    /// - [`BarError::Asleep`] when the function sleeps, or slept during the access.
     #[inline]
     pub fn read<T: RegisterValue>(&self, offset: u64) -> Result<T, BarError> {
         self.check(offset, T::WIDTH)?;
         if !self.inner.permissions.read {
             return Err(self.forbidden("readable"));
         }
-        self.alive()?;
+        let before = self.alive()?;
         match self.area(offset, T::WIDTH) {
             Some((area, inside)) => {
                 let address =
@@ -235,7 +140,7 @@ impl Bar {
                 // A removed device answers all ones, and the fault handler has noted that.
                 // ORDERING: Acquire keeps the look at liveness after the read of the register.
                 fence(Ordering::Acquire);
-                self.alive()?;
+                self.alive_since(before)?;
                 Ok(value)
             }
             None => Ok(T::from_u64(self.trapped(offset)?.read(offset, T::WIDTH)?)),
@@ -254,7 +159,7 @@ impl Bar {
         if !self.inner.permissions.write {
             return Err(self.forbidden("writable"));
         }
-        self.alive()?;
+        let before = self.alive()?;
         match self.area(offset, T::WIDTH) {
             Some((area, inside)) => {
                 let address =
@@ -264,7 +169,7 @@ impl Bar {
                 if let Some(kick) = &area.kick {
                     kick.after_write();
                 }
-                self.alive()
+                self.alive_since(before)
             }
             None => self.trapped(offset)?.write(offset, T::WIDTH, value.to_u64()),
         }
@@ -314,12 +219,26 @@ impl Bar {
     }
 
     #[inline]
-    fn alive(&self) -> Result<(), BarError> {
-        match self.inner.liveness.state() {
-            LivenessState::Live => Ok(()),
-            LivenessState::Closed => Err(BarError::NotOpen { bar: self.inner.info.index }),
-            LivenessState::Gone => Err(BarError::DeviceGone { bar: self.inner.info.index }),
-            LivenessState::Asleep => Err(BarError::Asleep { bar: self.inner.info.index }),
+    fn alive(&self) -> Result<Moment, BarError> {
+        let now = self.inner.liveness.moment();
+        if now.state() == LivenessState::Live { Ok(now) } else { Err(self.not_alive(now)) }
+    }
+
+    /// Whether the function was alive from one look at it to the next.
+    #[inline]
+    fn alive_since(&self, before: Moment) -> Result<(), BarError> {
+        let now = self.inner.liveness.moment();
+        if now == before { Ok(()) } else { Err(self.not_alive(now)) }
+    }
+
+    #[cold]
+    fn not_alive(&self, now: Moment) -> BarError {
+        let bar = self.inner.info.index;
+        match now.state() {
+            LivenessState::Closed => BarError::NotOpen { bar },
+            LivenessState::Gone => BarError::DeviceGone { bar },
+            // It sleeps, or has slept since.
+            LivenessState::Asleep | LivenessState::Live => BarError::Asleep { bar },
         }
     }
 

@@ -2,12 +2,15 @@
 
 mod access;
 mod areas;
+mod liveness;
 mod region;
 mod sizing;
 
-pub use access::{Bar, BarAccess, BarPermissions, Liveness, LivenessState, MappedArea};
+pub use access::{Bar, BarAccess, BarPermissions, MappedArea};
 pub(crate) use access::{read_volatile, write_volatile};
 pub use areas::{Area, mappable_areas};
+pub use liveness::{Liveness, LivenessState};
+pub(crate) use liveness::{Moment, Remedy};
 pub use region::{RegionInfo, RegionInfoError};
 pub use sizing::{BarLayout, BarRegister, BarRegisters, RomInfo, bar_registers, size_bars};
 

@@ -21,9 +21,12 @@
 //!    over the other.
 //! 4. Liveness is marked before the page is moved: who reads ones from it and asks then is
 //!    told that the function is gone.
-//!    One that is asleep or closed is not gone: who wakes it maps the pages anew.
-//! 5. It cannot loop: if the page cannot be replaced, the signal goes to the previous
-//!    handler, and in the end to the default action.
+//!    One that is asleep or closed is not gone: who wakes it waits for those that are moving
+//!    pages and maps them anew. An access that was made before, and comes here only
+//!    when the function is awake, is made again.
+//! 5. It cannot loop: accesses are made again while somebody wakes the function, which is
+//!    bounded, and a bounded number of times after that. If the page cannot be replaced, the
+//!    signal goes to the previous handler, and in the end to the default action.
 
 // UNSAFETY: installs a signal handler, which replaces pages of guarded mappings.
 #![expect(unsafe_code, reason = "a signal handler that replaces pages")]
@@ -39,7 +42,7 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed,
 
 use super::fault_table::{FaultEntry, FaultTable};
 use super::page_size;
-use crate::bar::Liveness;
+use crate::bar::{Liveness, Remedy};
 
 /// Installs the handler, once for the process.
 ///
@@ -137,14 +140,14 @@ fn mend(address: usize) -> bool {
     // SAFETY: the entry found is alive, and holds the `Arc` that this points into: see
     // number 2 of the module text.
     let liveness = unsafe { &*liveness };
-    liveness.faulted();
+    if liveness.faulted() == Remedy::TryAgain {
+        return true;
+    }
     // ORDERING: Relaxed; written before the handler was installed.
     let page = PAGE.load(Ordering::Relaxed);
-    if !page.is_power_of_two() || !replace_page(address & !(page - 1), page) {
-        return false;
-    }
+    let replaced = page.is_power_of_two() && replace_page(address & !(page - 1), page);
     liveness.mended();
-    true
+    replaced
 }
 
 fn replace_page(target: usize, page: usize) -> bool {

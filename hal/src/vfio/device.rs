@@ -50,10 +50,7 @@ impl Device {
     /// like a removal.
     pub(super) fn set_decoding(&self, on: bool) {
         if on && !self.is_resting() {
-            self.restore_areas();
-            self.liveness.wake();
-            // An access that faulted just before may have been mended since.
-            self.restore_areas();
+            self.liveness.wake_after(|| self.restore_areas());
         } else {
             self.liveness.sleep();
         }

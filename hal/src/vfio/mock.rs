@@ -20,6 +20,9 @@ pub(super) struct Asked {
 
 type Answer = dyn FnMut(Call, &mut Message, &mut Attached<'_>) -> Result<u32, Errno> + Send;
 
+/// Given the offset, and whether it is a write.
+type Before = dyn FnMut(u64, bool) -> Result<(), Errno> + Send;
+
 /// A file whose answers a test gives. What it reads and writes is a memory file.
 pub(super) struct MockFile {
     answer: Mutex<Box<Answer>>,
@@ -27,6 +30,8 @@ pub(super) struct MockFile {
     file: File,
     /// Offset and length of each read and write.
     accesses: Mutex<Vec<(u64, usize)>>,
+    /// What happens before a read or a write at an offset, and whether it succeeds.
+    before: Mutex<Box<Before>>,
 }
 
 impl MockFile {
@@ -39,6 +44,7 @@ impl MockFile {
             asked: Mutex::default(),
             file,
             accesses: Mutex::default(),
+            before: Mutex::new(Box::new(|_, _| Ok(()))),
         })
     }
 
@@ -60,6 +66,11 @@ impl MockFile {
     /// Offset and length of each read and write since the last time.
     pub(super) fn take_accesses(&self) -> Vec<(u64, usize)> {
         core::mem::take(&mut self.accesses.lock().unwrap())
+    }
+
+    /// Lets every read and write be preceded by a look that may refuse it.
+    pub(super) fn before_accesses(&self, look: impl FnMut(u64, bool) -> Result<(), Errno> + Send + 'static) {
+        *self.before.lock().unwrap() = Box::new(look);
     }
 
     fn ask(&self, call: Call, message: &mut Message, mut attached: Attached<'_>) -> Result<u32, Errno> {
@@ -84,11 +95,13 @@ impl KernelFile for MockFile {
 
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
         self.accesses.lock().unwrap().push((offset, bytes.len()));
+        (self.before.lock().unwrap())(offset, false)?;
         rustix::io::pread(&self.file, bytes, offset)
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         self.accesses.lock().unwrap().push((offset, bytes.len()));
+        (self.before.lock().unwrap())(offset, true)?;
         rustix::io::pwrite(&self.file, bytes, offset)
     }
 

@@ -11,7 +11,7 @@ use super::kernel::Call;
 use super::message::Message;
 use crate::address::{BarIndex, ByteLength};
 use crate::bar::{
-    BarAccess, BarError, BarInfo, BarKind, LivenessState, MappedArea, RegionInfo, RegionInfoError,
+    BarAccess, BarError, BarInfo, BarKind, LivenessState, MappedArea, Moment, RegionInfo, RegionInfoError,
     bar_registers, mappable_areas,
 };
 use crate::config::{ConfigSpace, Msix};
@@ -146,12 +146,11 @@ impl BarAccess for TrappedBar {
         let mut raw = [0; 8];
         let field = &mut raw[..width.bytes()];
         let at = self.file_offset.saturating_add(offset);
-        let count =
-            self.device.reach(|file| file.read_at(at, field)).map_err(|error| self.failed(offset, error))?;
-        if count == width.bytes() {
-            Ok(u64::from_le_bytes(raw))
-        } else {
-            Err(self.failed(offset, Unreached::Failed(Errno::IO)))
+        let before = self.device.liveness().moment();
+        match self.device.reach(|file| file.read_at(at, field)) {
+            Ok(count) if count == width.bytes() => Ok(u64::from_le_bytes(raw)),
+            Ok(_) => Err(self.failed(before, offset, Unreached::Failed(Errno::IO))),
+            Err(error) => Err(self.failed(before, offset, error)),
         }
     }
 
@@ -163,20 +162,24 @@ impl BarAccess for TrappedBar {
         let raw = value.to_le_bytes();
         let field = &raw[..width.bytes()];
         let at = self.file_offset.saturating_add(offset);
-        let count =
-            self.device.reach(|file| file.write_at(at, field)).map_err(|error| self.failed(offset, error))?;
-        if count == width.bytes() { Ok(()) } else { Err(self.failed(offset, Unreached::Failed(Errno::IO))) }
+        let before = self.device.liveness().moment();
+        match self.device.reach(|file| file.write_at(at, field)) {
+            Ok(count) if count == width.bytes() => Ok(()),
+            Ok(_) => Err(self.failed(before, offset, Unreached::Failed(Errno::IO))),
+            Err(error) => Err(self.failed(before, offset, error)),
+        }
     }
 }
 
 impl TrappedBar {
-    fn failed(&self, offset: u64, unreached: Unreached) -> BarError {
-        let bar = self.bar;
+    /// The error of an access that began at `before`.
+    fn failed(&self, before: Moment, offset: u64, unreached: Unreached) -> BarError {
+        let (bar, now) = (self.bar, self.device.liveness().moment());
         match unreached {
             Unreached::NotOpen => BarError::NotOpen { bar },
             Unreached::Gone => BarError::DeviceGone { bar },
             // The kernel answers so when memory space is off.
-            Unreached::Failed(Errno::IO) if self.device.liveness().state() == LivenessState::Asleep => {
+            Unreached::Failed(Errno::IO) if now.state() == LivenessState::Asleep || now != before => {
                 BarError::Asleep { bar }
             }
             Unreached::Failed(_) => BarError::System { bar, offset, error: unreached.kind() },

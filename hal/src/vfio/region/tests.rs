@@ -142,6 +142,27 @@ fn a_page_touched_while_the_function_sleeps_is_there_when_it_wakes() {
 }
 
 #[test]
+fn a_trapped_access_that_failed_in_a_sleep_is_no_error_of_the_device_when_it_is_awake_again() {
+    use core::sync::atomic::{AtomicBool, Ordering};
+    static SLEEP: AtomicBool = AtomicBool::new(true);
+    let (file, device) = device();
+    let asleep = Arc::clone(&device);
+    file.before_accesses(move |_, _| {
+        if SLEEP.load(Ordering::Relaxed) {
+            asleep.set_decoding(false);
+            asleep.set_decoding(true);
+        }
+        Err(Errno::IO)
+    });
+    let bar = TrappedBar { device: Arc::clone(&device), bar: BarIndex::new(0).unwrap(), file_offset: 0 };
+    assert!(matches!(bar.read(0, Width::U32), Err(BarError::Asleep { .. })));
+    assert!(matches!(bar.write(0, Width::U32, 1), Err(BarError::Asleep { .. })));
+    SLEEP.store(false, Ordering::Relaxed);
+    assert!(matches!(bar.read(0, Width::U32), Err(BarError::System { .. })), "it was awake all the time");
+    assert!(matches!(bar.write(0, Width::U32, 1), Err(BarError::System { .. })));
+}
+
+#[test]
 fn a_trapped_access_of_64_bits_is_two_with_the_low_word_first() {
     let (file, device) = device();
     let bar = TrappedBar { device, bar: BarIndex::new(0).unwrap(), file_offset: PAGE };
