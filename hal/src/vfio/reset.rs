@@ -162,3 +162,6 @@ impl Session {
 
 /// What a function may take after a reset, by PCIe; the kernel has waited before.
 const SETTLE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

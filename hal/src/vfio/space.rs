@@ -165,6 +165,14 @@ impl Space {
         self.backing_by(interface, Backing::open)
     }
 
+    /// One with a kernel's side that a test has made.
+    #[cfg(test)]
+    pub(super) fn over(backing: Backing) -> Arc<Self> {
+        let space = Arc::new(Self::default());
+        space.state().backing = Some(backing);
+        space
+    }
+
     fn backing_by(
         &self,
         interface: KernelInterface,
