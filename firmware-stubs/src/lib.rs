@@ -47,6 +47,7 @@ mod ioat;
 mod kind;
 mod nvme;
 mod options;
+pub mod random;
 pub mod roce;
 pub mod serve;
 pub mod shell;

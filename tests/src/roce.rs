@@ -6,25 +6,22 @@ use vdk_descriptors::roce::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ethernet, EthernetAddress, Extension, ExtensionHeaders,
     Headers, Ieth, ImmDt, Msn, Network, Opcode, PKey, Psn, QKey, Qpn, RemoteKey, Reth, Syndrome,
 };
+use vdk_firmware_stubs::random::SplitMix64;
 
-/// SplitMix64.
+/// What is chosen at random.
 #[derive(Debug)]
-pub struct Random(u64);
+pub struct Random(SplitMix64);
 
 impl Random {
     /// The numbers of a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     /// The next number.
     pub const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
+        self.0.next()
     }
 
     /// A number below `limit`, which is not zero.

@@ -1,12 +1,13 @@
 //! A fault plan at work.
 
 use super::{FaultAction, FaultPlan, FaultRule, FaultTrigger};
+use crate::random::SplitMix64;
 
 /// Decides, descriptor by descriptor, what goes wrong.
 #[derive(Debug)]
 pub(crate) struct FaultInjector {
     rules: Vec<Counted>,
-    random: u64,
+    random: SplitMix64,
 }
 
 #[derive(Debug)]
@@ -18,7 +19,7 @@ struct Counted {
 impl FaultInjector {
     pub(crate) fn new(plan: &FaultPlan, seed: u64) -> Self {
         let rules = plan.rules().iter().map(|rule| Counted { rule: *rule, seen: 0 }).collect();
-        Self { rules, random: seed }
+        Self { rules, random: SplitMix64::new(seed) }
     }
 
     /// Whether nothing ever goes wrong.
@@ -57,13 +58,9 @@ impl FaultInjector {
         action
     }
 
-    /// The next random number: SplitMix64, small and good enough to choose faults.
+    /// The next random number.
     pub(crate) fn random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.random;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
+        self.random.next()
     }
 }
 

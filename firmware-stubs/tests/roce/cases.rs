@@ -33,7 +33,7 @@ fn messages_around_a_multiple_of_the_path_mtu_arrive_whole_through_loss() {
         for length in [4095, 4096, 4097, 8191, 8192, 8193, 1 << 20] {
             let settings = Settings { mtu, region: 1 << 20, retries: 7, ..Settings::default() };
             let mut lab = Lab::new(settings);
-            let mut random = Random(u64::from(length));
+            let mut random = Random::new(u64::from(length));
             random.fill(lab.client.bytes());
             let (entry, remote) = (lab.client.entry(0, length), lab.server.remote(0));
             lab.client.post(1, Operation::Write(remote), &[entry]);
@@ -64,7 +64,7 @@ fn the_window_holds_across_the_wrap_of_psns() {
 #[test]
 fn destroying_at_any_moment_returns_each_of_many_requests_once() {
     for seed in 0..200 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let sizes = QueueSizes { sends: 64, receives: 64, entries: 1, inline: 0 };
         let mut lab = Lab::new(Settings { sizes, ..Settings::default() });
         for id in 0..64 {
@@ -128,7 +128,7 @@ fn a_queue_pair_can_be_destroyed_between_two_of_its_completions() {
 
 #[test]
 fn after_a_hundred_thousand_sends_and_some_failures_every_slot_is_free() {
-    let mut random = Random(23);
+    let mut random = Random::new(23);
     let settings = Settings::default();
     let mut lab = Lab::new(settings);
     let good = lab.client.entry(0, 8);

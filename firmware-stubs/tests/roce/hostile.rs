@@ -79,7 +79,7 @@ pub(crate) fn frame(random: &mut Random, lab: &Lab, to: End, near: &[Psn]) -> Ve
 #[test]
 fn hostile_requests_touch_nothing_that_was_not_granted() {
     for seed in 0..300 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let services = [Service::ReliableConnected, Service::UnreliableConnected, Service::Datagram];
         let settings = Settings {
             service: random.pick(&services),
@@ -114,7 +114,7 @@ fn hostile_requests_touch_nothing_that_was_not_granted() {
 #[test]
 fn hostile_answers_complete_each_send_at_most_once() {
     for seed in 0..300 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut lab = Lab::new(Settings { mtu: PathMtu::Mtu256, timeout: 6, ..Settings::default() });
         let start = lab.psns[0];
         let (entry, remote) = (lab.client.entry(0, 1000), lab.server.remote(0));
@@ -147,7 +147,7 @@ fn hostile_answers_complete_each_send_at_most_once() {
 
 #[test]
 fn random_and_damaged_bytes_vanish() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let mut lab = Lab::new(Settings::default());
     let (entry, remote) = (lab.client.entry(0, 500), lab.server.remote(0));
     lab.client.post(1, Operation::Write(remote), &[entry]);
@@ -186,7 +186,7 @@ fn a_peer_that_counts_backwards_for_ever_leads_an_unreliable_connection_nowhere(
     for round in 1..=20 {
         // The furthest that still counts as back.
         psn = psn.after((1 << 23) + 1);
-        let like = frame(&mut Random(round), &lab, End::Server, &[psn]);
+        let like = frame(&mut Random::new(round), &lab, End::Server, &[psn]);
         let bth = Bth::new(Opcode::UC_WRITE_LAST, number, psn);
         let headers = Headers { bth, extension: Extension::None, ..Frame::parse(&like).unwrap().headers };
         let mut bytes = vec![0; headers.frame_length(8)];

@@ -96,7 +96,7 @@ fn index(value: u64) -> usize {
 
 impl Schedule {
     fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let around = |random: &mut Random| {
             let center: u32 = random.pick(&[0, 1 << 23, 0x12_3456]);
             Psn::new(center.wrapping_sub(u32::try_from(random.below(60)).unwrap()))

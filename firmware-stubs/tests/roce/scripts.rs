@@ -32,7 +32,7 @@ fn kept_scripts_do_a_requester_no_harm() {
 #[test]
 fn random_scripts_do_no_harm() {
     for seed in 0..3000 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut script = vec![0; usize::try_from(random.below(2000)).unwrap()];
         random.fill(&mut script);
         println!("seed {seed}");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use vdk_descriptors::roce::{PathMtu, Psn, QKey, Qpn};
+use vdk_firmware_stubs::random::SplitMix64;
 use vdk_firmware_stubs::roce::{
     Operation, QueueSizes, Rights, ScatterGatherEntry, Service, Side, State, Station, Status,
 };
@@ -182,14 +183,9 @@ pub struct Done {
 
 /// The bytes that [`Adapter::fill`] writes: of SplitMix64, least significant first.
 pub(super) fn fill(bytes: &mut [u8], seed: u64) {
-    let mut state = seed;
+    let mut random = SplitMix64::new(seed);
     for chunk in bytes.chunks_mut(8) {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = state;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^= value >> 31;
-        for (byte, from) in chunk.iter_mut().zip(value.to_le_bytes()) {
+        for (byte, from) in chunk.iter_mut().zip(random.next().to_le_bytes()) {
             *byte = from;
         }
     }

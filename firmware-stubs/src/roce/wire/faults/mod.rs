@@ -19,6 +19,7 @@ use vdk_descriptors::roce::{Frame, Unverified, icrc};
 use super::super::time::Time;
 use super::{MAX_FRAME, Wire, WireError};
 use crate::fault::Probability;
+use crate::random::SplitMix64;
 
 use held::Held;
 pub use log::{FaultCounts, FaultEntry, FaultLog, WireFault};
@@ -134,7 +135,7 @@ impl<W: Wire> Wire for FaultyWire<W> {
 #[derive(Debug)]
 struct Injector {
     plan: WireFaults,
-    random: u64,
+    random: SplitMix64,
     seen: u64,
     held: Held,
     /// When the line is free again, with a rate.
@@ -157,7 +158,7 @@ impl Injector {
     fn new(plan: WireFaults, seed: u64) -> Self {
         Self {
             plan,
-            random: seed,
+            random: SplitMix64::new(seed),
             seen: 0,
             held: Held::new(),
             free_at: Time::ZERO,
@@ -248,8 +249,9 @@ impl Injector {
     /// Every number is drawn for every frame, so that one fault does not shift another.
     fn draw(&mut self, frame: &Frame<'_>) -> Fate {
         let plan = self.plan;
-        let mut chance =
-            |probability: Probability| self.random() % 1_000_000 < u64::from(probability.parts_per_million());
+        let mut chance = |probability: Probability| {
+            self.random.next() % 1_000_000 < u64::from(probability.parts_per_million())
+        };
         let (drop, duplicate, reorder) = (chance(plan.drop), chance(plan.duplicate), chance(plan.reorder));
         let (delay, corrupt) = (chance(plan.delay), chance(plan.corrupt));
         // Behind the base transport header, where no bit is left out of the invariant CRC.
@@ -257,17 +259,8 @@ impl Injector {
         let first = headers - frame.headers.extension.kind().length();
         let end = first.max(headers + frame.payload.len().next_multiple_of(4) + icrc::LENGTH);
         let bits = u64::try_from((end - first) * 8).unwrap_or(1).max(1);
-        let bit = first * 8 + usize::try_from(self.random() % bits).unwrap_or(0);
+        let bit = first * 8 + usize::try_from(self.random.next() % bits).unwrap_or(0);
         Fate { drop, corrupt: corrupt.then_some(bit), duplicate, reorder, delay }
-    }
-
-    /// SplitMix64.
-    fn random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.random;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
     }
 }
 
