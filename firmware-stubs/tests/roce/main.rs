@@ -12,6 +12,8 @@ mod hostile;
 mod lab;
 mod loss;
 mod model;
+mod model_retries;
+mod model_unreliable;
 mod oracle;
 mod paths;
 mod prediction;

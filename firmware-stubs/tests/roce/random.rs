@@ -36,3 +36,18 @@ impl Random {
         }
     }
 }
+
+/// Flips one to three bits of a frame over IPv4 that its invariant CRC covers: not those of Ethernet,
+/// and not those that routers change.
+pub(crate) fn damage(random: &mut Random, frame: &mut [u8]) {
+    let mut left = 1 + random.below(3);
+    let mut struck = Vec::new();
+    while left > 0 {
+        let place = usize::try_from(random.below(frame.len() as u64)).unwrap();
+        if place >= 14 && ![15, 22, 24, 25, 40, 41, 46].contains(&place) && !struck.contains(&place) {
+            frame[place] ^= 1 << random.below(8);
+            struck.push(place);
+            left -= 1;
+        }
+    }
+}
