@@ -370,7 +370,7 @@ fn frame_of_1_kib() -> FrameOf1KiB {
     (headers, payload, buffer)
 }
 
-#[library_benchmark(config = recorded(1_244_068))]
+#[library_benchmark(config = recorded(1_172_068))]
 #[bench::of_1_kib(frame_of_1_kib())]
 fn roce_frame_build(parts: FrameOf1KiB) -> FrameOf1KiB {
     let (headers, payload, mut buffer) = parts;
@@ -381,7 +381,7 @@ fn roce_frame_build(parts: FrameOf1KiB) -> FrameOf1KiB {
     (headers, payload, buffer)
 }
 
-#[library_benchmark(config = recorded(1_133_056))]
+#[library_benchmark(config = recorded(1_062_067))]
 #[bench::of_1_kib(frame_of_1_kib())]
 fn roce_frame_parse(parts: FrameOf1KiB) -> FrameOf1KiB {
     for _ in 0..ROUNDS {
@@ -402,7 +402,7 @@ fn connected() -> Pair {
 /// 1 MiB: 256 packets at path MTU 4096.
 const LONG_WRITE: u32 = 1 << 20;
 
-#[library_benchmark(config = recorded(3_973_110))]
+#[library_benchmark(config = recorded(3_274_110))]
 #[bench::of_8_bytes(connected())]
 fn roce_write_and_acknowledge(mut pair: Pair) -> Pair {
     for _ in 0..ROUNDS {
@@ -412,7 +412,7 @@ fn roce_write_and_acknowledge(mut pair: Pair) -> Pair {
 }
 
 // Four WRITEs, so 1024 packets.
-#[library_benchmark(config = recorded(6_635_462))]
+#[library_benchmark(config = recorded(6_364_046))]
 #[bench::of_1_mib(connected())]
 fn roce_packets_of_long_write(mut pair: Pair) -> Pair {
     for _ in 0..4 {
