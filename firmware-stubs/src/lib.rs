@@ -52,6 +52,7 @@ pub mod roce;
 pub mod serve;
 pub mod shell;
 mod statistics;
+mod unix_socket;
 
 pub use driver_fault::{DriverFault, DriverFaultKind};
 pub use fault::{FaultPlan, ParseFaultPlanError};
@@ -59,3 +60,4 @@ pub use kind::{ParseStubKindError, StubKind};
 pub use options::{NamespaceOptions, StubError, StubOptions};
 pub use shell::{StubFunction, StubNode};
 pub use statistics::StubStatistics;
+pub use unix_socket::SocketError;

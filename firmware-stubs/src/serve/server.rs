@@ -4,9 +4,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -21,6 +20,7 @@ use vdk_hal::vfio_user::transport::Channel;
 use super::negotiation;
 use super::session::Session;
 use crate::shell::StubNode;
+use crate::unix_socket::{SocketError, SocketFile};
 
 /// How a device is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,18 +40,9 @@ impl Default for ServerOptions {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Somebody serves there already.
-    #[error("{path} is in use by another server: choose another path, or stop that server")]
-    InUse {
-        /// Where.
-        path: String,
-    },
-    /// There is something else at the path.
-    #[error("{path} exists and is not a socket: choose another path")]
-    NotASocket {
-        /// Where.
-        path: String,
-    },
+    /// There is no socket for it.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
     /// The system refused.
     #[error("cannot {what} {path}: {error}")]
     System {
@@ -68,8 +59,8 @@ pub enum ServeError {
 #[derive(Debug)]
 pub struct Server {
     node: Arc<StubNode>,
+    socket: SocketFile,
     listener: UnixListener,
-    path: PathBuf,
     options: ServerOptions,
     stop: EventFd,
     clients: AtomicU64,
@@ -97,14 +88,13 @@ impl Server {
             let path = path.display().to_string();
             move |error: io::Error| ServeError::System { what, path, error: error.kind() }
         };
-        remove_stale(path)?;
-        let listener = UnixListener::bind(path).map_err(system("listen on"))?;
+        let (listener, socket) = SocketFile::bind(path, |path| UnixListener::bind(path))?;
         listener.set_nonblocking(true).map_err(system("listen on"))?;
         let stop = EventFd::new().map_err(system("make an event file for"))?;
         Ok(Self {
             node,
+            socket,
             listener,
-            path: path.to_owned(),
             options,
             stop,
             clients: AtomicU64::new(0),
@@ -116,7 +106,7 @@ impl Server {
     /// Where the socket is.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        self.socket.path()
     }
 
     /// How many clients have been served, the present one included.
@@ -150,7 +140,7 @@ impl Server {
                 Err(error) if is_passing(&error) => {}
                 // Too many open files: they may be closed again soon.
                 Err(error) => {
-                    log::warn!("cannot take a client on {}: {error}", self.path.display());
+                    log::warn!("cannot take a client on {}: {error}", self.path().display());
                     let _ = wait(&[self.stop.as_fd()], Some(ACCEPT_PAUSE));
                 }
             }
@@ -184,7 +174,7 @@ impl Server {
     }
 
     fn failed(&self, what: &'static str) -> impl Fn(io::Error) -> ServeError {
-        let path = self.path.display().to_string();
+        let path = self.path().display().to_string();
         move |error| ServeError::System { what, path: path.clone(), error: error.kind() }
     }
 
@@ -243,16 +233,6 @@ impl Server {
         if spawned.is_err() {
             // ORDERING: Relaxed; as above.
             self.refusing.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.path)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            log::warn!("cannot remove {}: {error}", self.path.display());
         }
     }
 }
@@ -335,21 +315,6 @@ pub(super) fn wait<const N: usize>(
         Ok(_) => Ok(files.map(|file| !file.revents().is_empty())),
         Err(Errno::INTR) => Ok([false; N]),
         Err(error) => Err(error),
-    }
-}
-
-/// Removes a socket that nobody listens on.
-fn remove_stale(path: &Path) -> Result<(), ServeError> {
-    let name = || path.display().to_string();
-    let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
-    if !metadata.file_type().is_socket() {
-        return Err(ServeError::NotASocket { path: name() });
-    }
-    match UnixStream::connect(path) {
-        Ok(_) => Err(ServeError::InUse { path: name() }),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)
-            .map_err(|error| ServeError::System { what: "remove", path: name(), error: error.kind() }),
-        Err(error) => Err(ServeError::System { what: "look at", path: name(), error: error.kind() }),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use vdk_firmware_stubs::serve::{ServeError, Server, ServerOptions};
-use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
+use vdk_firmware_stubs::{SocketError, StubKind, StubNode, StubOptions};
 use vdk_hal::function::PciNode;
 use vdk_hal::interrupt::EventFd;
 use vdk_hal::vfio_user::message::{DmaMap, InterruptSet};
@@ -77,15 +77,28 @@ fn a_socket_in_use_and_other_files_are_not_replaced_and_a_stale_socket_is() {
     let served = serve(StubKind::Edu);
     let node = StubNode::new(StubKind::Edu, options()).unwrap();
     let again = Server::bind(Arc::clone(&node), &served.path, ServerOptions::default());
-    assert!(matches!(again, Err(ServeError::InUse { .. })), "{again:?}");
+    assert!(matches!(again, Err(ServeError::Socket(SocketError::InUse { .. }))), "{again:?}");
     let path = socket_path();
     std::fs::write(&path, b"precious").unwrap();
     let over = Server::bind(Arc::clone(&node), &path, ServerOptions::default());
-    assert!(matches!(over, Err(ServeError::NotASocket { .. })), "{over:?}");
+    assert!(matches!(over, Err(ServeError::Socket(SocketError::NotASocket { .. }))), "{over:?}");
     std::fs::remove_file(&path).unwrap();
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     drop(Server::bind(node, &path, ServerOptions::default()).unwrap());
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_server_that_ends_leaves_the_socket_of_its_successor_alone() {
+    let first = serve(StubKind::Edu);
+    std::fs::remove_file(&first.path).unwrap();
+    let node = StubNode::new(StubKind::Edu, options()).unwrap();
+    let second = Server::bind(node, &first.path, ServerOptions::default()).unwrap();
+    let path = first.path.clone();
+    drop(first);
+    assert!(path.exists());
+    drop(second);
     assert!(!path.exists());
 }
 

@@ -4,13 +4,14 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, recv};
 
 use super::super::time::Time;
 use super::{MAX_FRAME, Wire, WireError, check_length, wait_for};
+use crate::unix_socket::{SocketFile, check_path};
 
 /// How many datagrams that cannot be taken are looked at before the caller has its turn.
 const LOST_AT_ONCE: usize = 64;
@@ -35,8 +36,8 @@ pub struct DatagramWire {
 enum Socket {
     /// Bound and connected, so that the kernel keeps datagrams of others away.
     Udp(UdpSocket),
-    /// `own` is removed at the end.
-    Unix { socket: UnixDatagram, peer: UnixAddress, own: PathBuf },
+    /// Its file is removed at the end.
+    Unix { socket: UnixDatagram, peer: UnixAddress, _own: SocketFile },
 }
 
 impl DatagramWire {
@@ -58,33 +59,22 @@ impl DatagramWire {
     }
 
     /// Makes the unix socket `local` and speaks to the one at `remote`, which need not be there
-    /// yet.
+    /// yet. A socket that a process left behind at `local` is replaced.
     ///
     /// # Errors
     ///
-    /// Another process uses `local`, or it cannot be made.
+    /// Another process or another kind of file is at `local`, or it cannot be made.
     pub fn unix(local: &Path, remote: &Path) -> Result<Self, WireError> {
         let name = format!("unix-dgram:{},{}", local.display(), remote.display());
-        let open = || {
-            let peer = UnixAddress::from_pathname(remote)?;
-            let socket = match UnixDatagram::bind(local) {
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                    // One that was left behind refuses whoever calls; one in use does not.
-                    match UnixDatagram::unbound()?.connect(local) {
-                        Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
-                            std::fs::remove_file(local)?;
-                            UnixDatagram::bind(local)?
-                        }
-                        _ => return Err(error),
-                    }
-                }
-                other => other?,
-            };
+        check_path(remote)?;
+        let peer = UnixAddress::from_pathname(remote)
+            .map_err(|source| system("speak to the other end of", &name, source))?;
+        let (socket, own) = SocketFile::bind(local, |local| {
+            let socket = UnixDatagram::bind(local)?;
             socket.set_nonblocking(true)?;
-            Ok((socket, peer))
-        };
-        let (socket, peer) = open().map_err(|source| system("open", &name, source))?;
-        Ok(Self::of(Socket::Unix { socket, peer, own: local.to_owned() }, name))
+            Ok(socket)
+        })?;
+        Ok(Self::of(Socket::Unix { socket, peer, _own: own }, name))
     }
 
     fn of(socket: Socket, name: String) -> Self {
@@ -182,15 +172,6 @@ impl Wire for DatagramWire {
 
     fn lost(&self) -> u64 {
         self.lost
-    }
-}
-
-impl Drop for DatagramWire {
-    fn drop(&mut self) {
-        if let Socket::Unix { own, .. } = &self.socket {
-            // When it is gone already, all the better.
-            let _ = std::fs::remove_file(own);
-        }
     }
 }
 

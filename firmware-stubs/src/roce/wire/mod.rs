@@ -30,6 +30,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use super::time::Time;
+use crate::unix_socket::SocketError;
 
 pub use address::{ParseWireAddressError, WireAddress};
 pub use datagram::DatagramWire;
@@ -140,6 +141,9 @@ pub enum WireError {
         /// The length that was announced.
         length: usize,
     },
+    /// There is no socket for it.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
     /// The system refused.
     #[error("cannot {operation} {name}")]
     System {

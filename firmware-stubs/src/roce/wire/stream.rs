@@ -5,11 +5,12 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use super::super::time::Time;
 use super::{MAX_FRAME, Wire, WireError, check_length, wait_for};
+use crate::unix_socket::{SocketFile, check_path};
 
 /// A wire in a stream.
 ///
@@ -23,7 +24,7 @@ pub struct StreamWire {
     outgoing: Bytes,
     lost: u64,
     /// Removed at the end.
-    own: Option<PathBuf>,
+    _own: Option<SocketFile>,
 }
 
 #[derive(Debug)]
@@ -75,6 +76,7 @@ impl StreamWire {
     ///
     /// Nobody listens there.
     pub fn connect_unix(path: &Path) -> Result<Self, WireError> {
+        check_path(path)?;
         let name = format!("unix:{}", path.display());
         let open = || {
             let stream = UnixStream::connect(path)?;
@@ -89,25 +91,15 @@ impl StreamWire {
     ///
     /// # Errors
     ///
-    /// Another process listens there, or it cannot be made.
+    /// Another process or another kind of file is there, or it cannot be made.
     pub fn listen_unix(path: &Path) -> Result<Self, WireError> {
         let name = format!("unix-listen:{}", path.display());
-        let open = || {
-            let listener = match UnixListener::bind(path) {
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => match UnixStream::connect(path) {
-                    Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
-                        std::fs::remove_file(path)?;
-                        UnixListener::bind(path)?
-                    }
-                    _ => return Err(error),
-                },
-                other => other?,
-            };
+        let (listener, file) = SocketFile::bind(path, |path| {
+            let listener = UnixListener::bind(path)?;
             listener.set_nonblocking(true)?;
             Ok(listener)
-        };
-        let listener = open().map_err(|source| system("listen at", &name, source))?;
-        Ok(Self::new(Link::UnixListener(listener), name, Some(path.to_owned())))
+        })?;
+        Ok(Self::new(Link::UnixListener(listener), name, Some(file)))
     }
 
     /// Whether a peer is there.
@@ -116,8 +108,8 @@ impl StreamWire {
         matches!(self.link, Link::Tcp(_) | Link::Unix(_))
     }
 
-    fn new(link: Link, name: String, own: Option<PathBuf>) -> Self {
-        Self { link, name, incoming: Bytes::new(), outgoing: Bytes::new(), lost: 0, own }
+    fn new(link: Link, name: String, own: Option<SocketFile>) -> Self {
+        Self { link, name, incoming: Bytes::new(), outgoing: Bytes::new(), lost: 0, _own: own }
     }
 
     /// Takes a peer that waits.
@@ -261,15 +253,6 @@ impl Wire for StreamWire {
 
     fn lost(&self) -> u64 {
         self.lost
-    }
-}
-
-impl Drop for StreamWire {
-    fn drop(&mut self) {
-        if let Some(own) = &self.own {
-            // When it is gone already, all the better.
-            let _ = std::fs::remove_file(own);
-        }
     }
 }
 

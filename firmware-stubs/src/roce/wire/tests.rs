@@ -66,7 +66,7 @@ fn a_frame_is_a_unix_datagram_and_a_socket_left_behind_is_replaced() {
     one.send(Time::ZERO, &[1; 60]).unwrap();
     assert_eq!(one.lost(), 1);
     let mut other = DatagramWire::unix(&right, &left).unwrap();
-    assert!(matches!(DatagramWire::unix(&left, &right), Err(WireError::System { operation: "open", .. })));
+    assert!(matches!(DatagramWire::unix(&left, &right), Err(WireError::Socket(SocketError::InUse { .. }))));
     frames_pass(&mut one, &mut other);
     drop((one, other));
     assert!(!left.exists() && !right.exists());
@@ -173,4 +173,21 @@ fn streams_carry_frames_both_ways_and_end_when_the_peer_does() {
     assert!(matches!(listener.receive(Time::ZERO, &mut buffer), Err(WireError::Closed { .. })));
     drop(listener);
     assert!(!path.exists());
+}
+
+#[test]
+fn a_wire_does_not_replace_a_file_that_is_no_socket() {
+    let path = folder().join("precious");
+    std::fs::write(&path, "precious").unwrap();
+    let (stream, datagram) = (StreamWire::listen_unix(&path), DatagramWire::unix(&path, &path));
+    for error in [stream.unwrap_err(), datagram.unwrap_err()] {
+        assert!(
+            error
+                .to_string()
+                .ends_with("is a regular file and not a socket, so it is left alone: choose another path"),
+            "{error}"
+        );
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    std::fs::remove_file(&path).unwrap();
 }
