@@ -1,6 +1,7 @@
 //! A node in front of another, which lets a test reach the function behind its driver's back,
 //! and has it refuse what hardware may not have.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vdk_hal::address::{BarIndex, Bdf};
@@ -37,6 +38,15 @@ pub struct Tap {
 struct Shared {
     function: Mutex<Option<Arc<dyn PciFunction>>>,
     asked: Mutex<Vec<ResetKind>>,
+    /// See [`Tap::set_disobeys`].
+    disobeys: AtomicBool,
+}
+
+impl Shared {
+    fn disobeys(&self) -> bool {
+        // ORDERING: SeqCst; nothing depends on its speed.
+        self.disobeys.load(Ordering::SeqCst)
+    }
 }
 
 struct TappedFunction {
@@ -58,6 +68,13 @@ impl Tap {
     pub fn with_read_hook(behind: Arc<dyn PciNode>, hook: ReadHook) -> Arc<Self> {
         let (resets, read_hook) = (Resets::AsTheyAre, Some(hook));
         Arc::new(Self { behind, resets, read_hook, shared: Arc::default() })
+    }
+
+    /// Whether no register answers and bus mastering does not go off from now on. Only a node
+    /// with a read hook has its registers in its hand.
+    pub fn set_disobeys(&self, disobeys: bool) {
+        // ORDERING: SeqCst, as in `Shared::disobeys`.
+        self.shared.disobeys.store(disobeys, Ordering::SeqCst);
     }
 
     /// The function that was opened last.
@@ -117,7 +134,8 @@ impl PciFunction for TappedFunction {
         let (Some(info), Some(hook)) = (self.behind.bar_info(index), &self.read_hook) else {
             return Ok(behind);
         };
-        let access: Arc<dyn BarAccess> = Arc::new(TappedBar { behind, hook: Arc::clone(hook) });
+        let (hook, shared) = (Arc::clone(hook), Arc::clone(&self.shared));
+        let access: Arc<dyn BarAccess> = Arc::new(TappedBar { behind, hook, shared });
         Ok(Bar::new(info, BarPermissions::READ_WRITE, Vec::new(), Some(access), Liveness::new()))
     }
 
@@ -153,7 +171,7 @@ impl PciFunction for TappedFunction {
     }
 
     fn set_bus_master(&self, on: bool) -> Result<(), ConfigError> {
-        self.behind.set_bus_master(on)
+        if self.shared.disobeys() { Ok(()) } else { self.behind.set_bus_master(on) }
     }
 
     fn close(&self) {
@@ -164,10 +182,21 @@ impl PciFunction for TappedFunction {
 struct TappedBar {
     behind: Bar,
     hook: ReadHook,
+    shared: Arc<Shared>,
+}
+
+impl TappedBar {
+    fn check(&self) -> Result<(), BarError> {
+        if self.shared.disobeys() {
+            return Err(BarError::Asleep { bar: self.behind.info().index });
+        }
+        Ok(())
+    }
 }
 
 impl BarAccess for TappedBar {
     fn read(&self, offset: u64, width: Width) -> Result<u64, BarError> {
+        self.check()?;
         let value = match width {
             Width::U8 => self.behind.read::<u8>(offset).map(u64::from),
             Width::U16 => self.behind.read::<u16>(offset).map(u64::from),
@@ -179,6 +208,7 @@ impl BarAccess for TappedBar {
     }
 
     fn write(&self, offset: u64, width: Width, value: u64) -> Result<(), BarError> {
+        self.check()?;
         let [b0, b1, b2, b3, ..] = value.to_le_bytes();
         match width {
             Width::U8 => self.behind.write(offset, b0),

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use vdk_descriptors::nvme::{
     ADMIN_QUEUE, AdminOpcode, AsyncEvent, CompletionEntry, NvmeRegisters, SubmissionEntry,
@@ -42,8 +43,15 @@ pub(super) struct Admin {
     out_of_service: bool,
     registers: RegisterBlock<NvmeRegisters>,
     stride: ByteLength,
+    memory: Arc<AdminMemory>,
+}
+
+/// What the controller reaches while it runs.
+#[derive(Debug)]
+struct AdminMemory {
     data: DmaRegion<Bidirectional>,
-    region: DmaRegion<Bidirectional>,
+    /// The queues and the lists.
+    queues: DmaRegion<Bidirectional>,
 }
 
 /// What a command in flight is for.
@@ -97,14 +105,13 @@ impl Admin {
             out_of_service: false,
             registers,
             stride,
-            data,
-            region,
+            memory: Arc::new(AdminMemory { data, queues: region }),
         })
     }
 
     /// What AQA, ASQ and ACQ are written with.
     pub(super) fn place(&self, page: ByteLength) -> AdminPlace {
-        let submission = self.region.iova().as_u64();
+        let submission = self.memory.queues.iova().as_u64();
         let (submission_entries, completion_entries) = (DEPTH + 1, 2 * (DEPTH + 1));
         AdminPlace {
             submission,
@@ -135,7 +142,7 @@ impl Admin {
     /// When it is more than [`DATA_LENGTH`].
     pub(super) fn read(&self, offset: usize, bytes: &mut [u8]) {
         // PANIC: the callers ask for no more than the length that they gave to `execute`.
-        self.data.read(offset, bytes).expect("inside the data of admin commands");
+        self.memory.data.read(offset, bytes).expect("inside the data of admin commands");
     }
 
     /// Nothing is sent any more.
@@ -143,7 +150,12 @@ impl Admin {
         self.out_of_service = true;
     }
 
-    /// Sends a command with `length` bytes of data in [`data`](Self::data), and waits for its
+    /// Leaves the memory to the controller for ever.
+    pub(super) fn leak(&self) {
+        core::mem::forget(Arc::clone(&self.memory));
+    }
+
+    /// Sends a command with `length` bytes of data in memory, and waits for its
     /// completion.
     pub(super) fn execute(
         &mut self,
@@ -155,7 +167,7 @@ impl Admin {
         if length > limit {
             return Err(AdminError::TooLong { command: opcode, length, limit });
         }
-        let iova = self.data.iova();
+        let iova = self.memory.data.iova();
         let memory = (length > 0).then_some(SgEntry { iova, length: ByteLength::from_usize(length) });
         self.execute_with(opcode, entry, memory)
     }

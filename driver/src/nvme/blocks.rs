@@ -24,6 +24,9 @@ const MAX_BLOCKS: u64 = 0x1_0000;
 /// A namespace behind one queue pair. Requests of any length are taken: what is longer than
 /// one command carries is split, and what does not fit the queue yet follows when there is
 /// room. Submitting and polling allocate nothing, but for the text of an error.
+///
+/// Dropping it deletes the queues first, then drops the memory of what is outstanding; where
+/// nothing stops the controller, that memory is never freed.
 #[derive(Debug)]
 pub struct BlockQueue<M> {
     pair: QueuePair<Part>,
@@ -218,6 +221,15 @@ impl<M: BlockMemory> BlockQueue<M> {
                 request.failure.get_or_insert((rest.0, rest.1, PartError::Command(error)));
             }
             Self::give_back(place, &mut self.free, index, ended);
+        }
+    }
+}
+
+impl<M> Drop for BlockQueue<M> {
+    fn drop(&mut self) {
+        if let Err(error) = self.pair.shut_down(&mut drop) {
+            log::error!("{error}; the memory of the requests is lost");
+            core::mem::forget(core::mem::take(&mut self.requests));
         }
     }
 }

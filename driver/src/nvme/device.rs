@@ -1,13 +1,13 @@
-//! The controller under its queues: enable, disable, reset, stop.
+//! The controller under its queues: enable, disable, reset.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use vdk_descriptors::nvme::{
     self, AdminOpcode, AdminQueueAttributes, COMPLETION_ENTRY_LOG2, CompletionEntry, ControllerCapabilities,
     ControllerConfiguration, ControllerStatus, NvmeRegisters, SUBMISSION_ENTRY_LOG2, ShutdownNotification,
-    ShutdownStatus, SubmissionEntry, Version,
+    SubmissionEntry, Version,
 };
 use vdk_hal::address::{BarIndex, ByteLength};
 use vdk_hal::bar::BarError;
@@ -19,17 +19,15 @@ use vdk_iommu::Domain;
 use super::ControllerOptions;
 use super::admin::{Admin, DATA_LENGTH};
 use super::bring_up::{self, ControllerFacts, Shadow};
-use super::error::{AdminError, EnableError, ResetError, StartError, StopError, check_capabilities};
+use super::error::{AdminError, EnableError, ResetError, StartError, check_capabilities};
 use super::queue::{ListShape, ShadowPages};
+use super::stop::StopState;
 use crate::kit::{BusMasterGuard, InterruptVector, Session};
-
-/// How long a shutdown may take; the specification has no register for it.
-const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
 /// A controller that runs. Queues keep it alive; it is stopped by `stop` or with the last.
 pub(super) struct Device {
     /// Bus mastering is on while this is here.
-    bus_master: Mutex<Option<BusMasterGuard>>,
+    pub(super) bus_master: Mutex<Option<BusMasterGuard>>,
     registers: RegisterBlock<NvmeRegisters>,
     capabilities: ControllerCapabilities,
     version: Version,
@@ -38,13 +36,13 @@ pub(super) struct Device {
     domain: Domain,
     vectors: Vec<InterruptVector>,
     facts: OnceLock<ControllerFacts>,
-    shadow: OnceLock<Shadow>,
+    pub(super) shadow: OnceLock<Shadow>,
     /// Which numbers of I/O queues are in use; the first is queue 1.
     taken: Mutex<Vec<bool>>,
     /// Counts the resets that were confirmed: queues of an earlier one exist no more.
-    generation: AtomicU64,
-    stopped: AtomicBool,
-    admin: Mutex<Admin>,
+    pub(super) generation: AtomicU64,
+    pub(super) stop_state: StopState,
+    pub(super) admin: Mutex<Admin>,
     /// Last, so that the function is closed when everything is unmapped.
     session: Session,
 }
@@ -99,7 +97,7 @@ impl Device {
             shadow: OnceLock::new(),
             taken: Mutex::new(Vec::new()),
             generation: AtomicU64::new(0),
-            stopped: AtomicBool::new(false),
+            stop_state: StopState::default(),
             admin: Mutex::new(admin),
         };
         // From here on an error stops the controller when `device` is dropped.
@@ -178,11 +176,6 @@ impl Device {
         self.generation.load(Ordering::Acquire)
     }
 
-    pub(super) fn is_stopped(&self) -> bool {
-        // ORDERING: Acquire pairs with the swap in `stop`.
-        self.stopped.load(Ordering::Acquire)
-    }
-
     /// Marks the lowest free I/O queue as in use.
     pub(super) fn take_queue(&self) -> Option<u16> {
         let mut taken = locked(&self.taken);
@@ -215,7 +208,7 @@ impl Device {
         length: usize,
         take: impl FnOnce(&CompletionEntry, &Admin) -> R,
     ) -> Result<R, AdminError> {
-        if self.is_stopped() {
+        if self.stop_state.is_stopping() {
             return Err(AdminError::Stopped { command: opcode });
         }
         let mut admin = self.lock_admin();
@@ -233,11 +226,11 @@ impl Device {
     }
 
     /// Resets the controller if its queues are still those of `generation`: of several that
-    /// ask for it, one does it.
+    /// ask for it, one does it. One that is to stop is stopped, and gone then.
     pub(super) fn reset(&self, generation: u64) -> Result<(), ResetError> {
         let mut admin = self.lock_admin();
-        if self.is_stopped() {
-            return Err(ResetError::Gone);
+        if self.stop_state.is_stopping() {
+            return Err(self.stop_for_reset(&mut admin));
         }
         if self.generation() != generation {
             return Ok(());
@@ -283,35 +276,6 @@ impl Device {
         }
     }
 
-    /// Stops the controller by CC.EN, else by taking it off the bus and resetting the
-    /// function. When this succeeds it reaches memory no more; what is in it is whether it
-    /// can be enabled again.
-    fn prove_stopped(&self) -> Result<Result<(), StopError>, StopError> {
-        let error = match disable(&self.registers, self.capabilities) {
-            Ok(()) => return Ok(Ok(())),
-            Err(error) => error,
-        };
-        log::warn!("{}: {error}; taking it off the bus", self.session.name());
-        self.silence()?;
-        Ok(self.revive(error))
-    }
-
-    /// Resets the function, after it was taken off the bus because of `error`.
-    fn revive(&self, error: EnableError) -> Result<(), StopError> {
-        if matches!(&error, EnableError::Register(error) if error.is_gone()) {
-            return Err(error.into());
-        }
-        let Some(kind) = self.session.own_reset_kind()? else { return Err(error.into()) };
-        self.session.reset(kind)?;
-        Ok(disable(&self.registers, self.capabilities)?)
-    }
-
-    /// Turns bus mastering off: the last means to end the device's access to memory.
-    pub(super) fn silence(&self) -> Result<(), StopError> {
-        drop(locked(&self.bus_master).take());
-        Ok(self.session.require_silence()?)
-    }
-
     /// Lets the controller master the bus, gives it fresh admin queues, enables it and tells
     /// it what is wanted. Queue attributes are written anew each time.
     fn enable(&self, admin: &mut Admin) -> Result<ControllerFacts, StartError> {
@@ -337,62 +301,6 @@ impl Device {
         wait_ready(&self.registers, self.capabilities, true)?;
         bring_up::bring_up(self, admin)
     }
-
-    /// Tells the controller that it is going to be without power, disables it and takes it
-    /// off the bus. Stopping twice is harmless.
-    pub(super) fn stop(&self) -> Result<(), StopError> {
-        // ORDERING: AcqRel; of several callers one does it.
-        if self.stopped.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
-        let mut admin = self.lock_admin();
-        admin.shut();
-        if let Err(error) = self.notify_shutdown() {
-            log::debug!("{}: no shutdown: {error}", self.session.name());
-        }
-        let disabled = disable(&self.registers, self.capabilities);
-        if let Ok(interrupts) = self.session.interrupts()
-            && !self.vectors.is_empty()
-            && let Err(error) = interrupts.disable_all(InterruptKind::Msix)
-        {
-            log::debug!("{}: {error}", self.session.name());
-        }
-        // With bus mastering off it does not matter any more whether it was disabled.
-        let silenced = self.silence();
-        // ORDERING: Release pairs with `generation`; the queues exist no more.
-        self.generation.fetch_add(1, Ordering::Release);
-        match (silenced, disabled) {
-            (Ok(()), _) => Ok(()),
-            (Err(error), Ok(())) => Err(error),
-            (Err(_), Err(error)) => Err(error.into()),
-        }
-    }
-
-    fn notify_shutdown(&self) -> Result<(), EnableError> {
-        let mut configuration = ControllerConfiguration(self.registers.read(NvmeRegisters::CC)?);
-        if !configuration.enable() || !read_status(&self.registers)?.ready() {
-            return Ok(());
-        }
-        configuration.set_shutdown(ShutdownNotification::NORMAL);
-        self.registers.write(NvmeRegisters::CC, configuration.0)?;
-        let clock = SystemClock::new();
-        let deadline = Deadline::after(&clock, SHUTDOWN_LIMIT);
-        poll_until(&clock, deadline, Pace::SLOW, "the shutdown of the controller", || {
-            let status = read_status(&self.registers)?;
-            if status.fatal() {
-                return Err(EnableError::Fatal { status: status.0 });
-            }
-            Ok((status.shutdown() == ShutdownStatus::COMPLETE).then_some(()))
-        })
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        if let Err(error) = self.stop() {
-            log::error!("{}: {error}", self.session.name());
-        }
-    }
 }
 
 pub(super) fn bar_index() -> BarIndex {
@@ -409,7 +317,7 @@ pub(super) fn read_status(registers: &RegisterBlock<NvmeRegisters>) -> Result<Co
 }
 
 /// Clears CC.EN and waits until the controller says that it has stopped.
-fn disable(
+pub(super) fn disable(
     registers: &RegisterBlock<NvmeRegisters>,
     capabilities: ControllerCapabilities,
 ) -> Result<(), EnableError> {
@@ -485,6 +393,6 @@ fn plan_interrupts(session: &Session, queues: u16) -> Result<Vec<InterruptVector
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

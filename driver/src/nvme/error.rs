@@ -332,7 +332,13 @@ pub enum QueueError {
         /// CSTS.
         status: u32,
     },
-    /// The device is gone, or its session closed.
+    /// The controller is being stopped.
+    #[error("queue {queue}: the controller is being stopped")]
+    Stopping {
+        /// The queue.
+        queue: u16,
+    },
+    /// The device is gone or was stopped, or its session closed.
     #[error("queue {queue}: the device is gone or its session closed")]
     Gone {
         /// The queue.

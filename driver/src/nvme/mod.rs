@@ -18,7 +18,7 @@
 //!
 //! # Files
 //!
-//! `device` enables, resets and stops, `bring_up` asks and tells what comes after, `admin` is
+//! `device` enables and resets, `stop` stops and proves it, `bring_up` asks and tells what comes after, `admin` is
 //! the admin queue, `queue` a submission and a completion queue without any meaning, `pair`
 //! creates, commits and polls, `submit` checks and submits, `wait` waits and watches the time, `recover` ends what is outstanding,
 //! `log` and `feature` are admin commands, `blocks` is the block device, and `driver` is the
@@ -37,6 +37,7 @@ mod namespace;
 mod pair;
 mod queue;
 mod recover;
+mod stop;
 mod submit;
 mod wait;
 
@@ -309,8 +310,8 @@ impl Controller {
         self.device.reset(self.device.generation())
     }
 
-    /// Stops the controller under its queue pairs, which find it gone. Stopping twice is
-    /// harmless.
+    /// Stops the controller under its queue pairs, which find it gone. Once it has stopped,
+    /// stopping again is harmless; after an error it is tried again.
     ///
     /// # Errors
     ///

@@ -13,7 +13,9 @@ impl<T> QueuePair<T> {
     /// Other queue pairs of the controller find themselves reset and have to be recovered as
     /// well.
     ///
-    /// Owners are given back only after the controller was shown to have stopped.
+    /// Owners are given back only after the controller was shown to have stopped. Where it is
+    /// being stopped, that is waited for, as long as its admin commands, its shutdown and
+    /// CAP.TO allow.
     ///
     /// # Errors
     ///
@@ -25,9 +27,7 @@ impl<T> QueuePair<T> {
         self.drain(&mut ended);
         let queue = self.number;
         self.failure.get_or_insert(QueueError::Reset { queue });
-        let reset =
-            if self.device.is_stopped() { Err(ResetError::Gone) } else { self.device.reset(self.generation) };
-        match reset {
+        match self.device.reset(self.generation) {
             Ok(()) => self.end_all(CommandError::Reset, &mut ended),
             Err(error @ ResetError::NotStopped(_)) => return Err(error.into()),
             Err(ResetError::Gone) => {
@@ -47,7 +47,8 @@ impl<T> QueuePair<T> {
     }
 
     /// Deletes the queue pair and gives back every owner: what is outstanding ends with
-    /// [`CommandError::Deleted`]. When the controller does not delete it, it is reset.
+    /// [`CommandError::Deleted`]. When the controller does not delete it, it is reset; where
+    /// it is being stopped, that is waited for, as in [`recover`](Self::recover).
     ///
     /// # Errors
     ///
@@ -80,30 +81,10 @@ impl<T> QueuePair<T> {
     }
 
     /// Stops the queue pair, by any means, and ends everything.
-    fn shut_down(&mut self, ended: &mut impl FnMut(Completion<T>)) -> Result<(), ResetError> {
+    pub(super) fn shut_down(&mut self, ended: &mut impl FnMut(Completion<T>)) -> Result<(), ResetError> {
         self.closed = true;
         self.drain(ended);
-        let stopped = if self.device.is_stopped() {
-            Ok(CommandError::Gone)
-        } else if self.generation != self.device.generation() {
-            Ok(CommandError::Reset)
-        } else {
-            match self.delete() {
-                Ok(()) => {
-                    self.drain(ended);
-                    Ok(CommandError::Deleted)
-                }
-                Err(error) => {
-                    log::warn!("queue {}: {error}", self.number);
-                    match self.device.reset(self.generation) {
-                        Ok(()) | Err(ResetError::NotStarted(_)) => Ok(CommandError::Reset),
-                        Err(ResetError::Gone) => Ok(CommandError::Gone),
-                        Err(error) => Err(error),
-                    }
-                }
-            }
-        };
-        match stopped {
+        match self.end_queues(ended) {
             Ok(error) => {
                 self.end_all(error, ended);
                 self.device.release_queue(self.number);
@@ -116,6 +97,27 @@ impl<T> QueuePair<T> {
                 self.failure = Some(QueueError::Gone { queue: self.number });
                 Err(error)
             }
+        }
+    }
+
+    /// Deletes the queues, or resets the controller, and says how what is outstanding ends.
+    fn end_queues(&mut self, ended: &mut impl FnMut(Completion<T>)) -> Result<CommandError, ResetError> {
+        if !self.device.stop_state.is_stopping() {
+            if self.generation != self.device.generation() {
+                return Ok(CommandError::Reset);
+            }
+            match self.delete() {
+                Ok(()) => {
+                    self.drain(ended);
+                    return Ok(CommandError::Deleted);
+                }
+                Err(error) => log::warn!("queue {}: {error}", self.number),
+            }
+        }
+        match self.device.reset(self.generation) {
+            Ok(()) | Err(ResetError::NotStarted(_)) => Ok(CommandError::Reset),
+            Err(ResetError::Gone) => Ok(CommandError::Gone),
+            Err(error) => Err(error),
         }
     }
 

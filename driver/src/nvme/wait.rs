@@ -53,7 +53,7 @@ impl<T> QueuePair<T> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        if self.device.is_stopped() {
+        if self.device.stop_state.is_silent() {
             return Err(self.fail(QueueError::Gone { queue }));
         }
         if self.generation != self.device.generation() {
@@ -64,6 +64,9 @@ impl<T> QueuePair<T> {
             Err(error) => return Err(self.fail_register(error)),
         };
         if (status.fatal() || !status.ready()) && !self.queue.is_ready() {
+            if self.device.stop_state.is_stopping() {
+                return Err(self.fail(QueueError::Stopping { queue }));
+            }
             if self.generation != self.device.generation() {
                 return Err(self.fail(QueueError::Reset { queue }));
             }

@@ -4,3 +4,4 @@ mod blocks;
 mod faults;
 mod harness;
 mod life;
+mod stop;
