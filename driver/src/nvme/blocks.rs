@@ -360,7 +360,7 @@ impl<M: BlockMemory> BlockDevice<M> for BlockQueue<M> {
             // PANIC, CAST: as in `feed`.
             count += Self::give_back(&mut self.requests[index as usize], &mut self.free, index, ended);
         }
-        self.pair.commit().map_err(failed)?;
+        self.pair.commit().and_then(|()| self.pair.look_after()).map_err(failed)?;
         Ok(count)
     }
 

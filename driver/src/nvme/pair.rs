@@ -11,7 +11,7 @@ use vdk_hal::address::ByteLength;
 use vdk_hal::bar::BarError;
 use vdk_hal::interrupt::EventFd;
 use vdk_hal::memory::{Pages, SharedMemory};
-use vdk_hal::poll::SystemClock;
+use vdk_hal::poll::{Deadline, SystemClock};
 use vdk_iommu::{Bidirectional, DmaRegion};
 
 use super::QueueOptions;
@@ -19,6 +19,7 @@ use super::command::{CommandError, Completion, Statistics};
 use super::device::Device;
 use super::error::{AdminError, OpenQueueError, QueueError};
 use super::queue::{CommandQueue, Describer, ListShape, bells};
+use crate::wait::HEALTH_INTERVAL;
 
 /// An I/O submission queue with its completion queue, with whatever rides along as `T`:
 /// each owner is given back exactly once, by [`poll`](Self::poll),
@@ -43,6 +44,13 @@ pub struct QueuePair<T> {
     pub(super) options: QueueOptions,
     /// When the clock of the commands moved on last.
     pub(super) epoch_began: core::time::Duration,
+    /// When the controller is looked after next. It outlives a wait: on a busy queue no wait
+    /// is long.
+    pub(super) health: Deadline,
+    /// Counts the calls that came here without a look at the clock.
+    pub(super) unclocked: u32,
+    /// How many commands had ended when the queue had overdue ones, and completions as well.
+    pub(super) lost_at: Option<u64>,
     /// The queues were deleted, or could not be.
     pub(super) closed: bool,
     /// What the controller has of the queues.
@@ -132,6 +140,7 @@ impl<T> QueuePair<T> {
         );
         // PANIC: 1 to 65,535 commands have identifiers of 16 bits.
         let queue = queue.expect("the depth is within MQES");
+        let clock = SystemClock::new();
         let event = options.interrupt.then(|| device.event(number)).flatten();
         let vector = event.as_ref().map_or(0, |(_, vector)| *vector);
         Ok(Self {
@@ -144,9 +153,12 @@ impl<T> QueuePair<T> {
             vector,
             interrupt: event.map(|(event, _)| event),
             generation: device.generation(),
-            clock: SystemClock::new(),
+            clock,
             options,
             epoch_began: core::time::Duration::ZERO,
+            health: Deadline::after(&clock, HEALTH_INTERVAL),
+            unclocked: 0,
+            lost_at: None,
             device: Arc::clone(device),
             closed: false,
             created: Created::default(),

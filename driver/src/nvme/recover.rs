@@ -62,11 +62,13 @@ impl<T> QueuePair<T> {
 
     /// Takes what the controller has completed, as far as it makes sense.
     fn drain(&mut self, ended: &mut impl FnMut(Completion<T>)) {
-        if self.failure.is_none() {
+        let failure = self.failure.take();
+        if matches!(failure, None | Some(QueueError::Overdue { .. })) {
             let budget = self.outstanding();
             // What is wrong with the queue is no matter any more.
             let _ = self.poll(budget, ended);
         }
+        self.failure = failure.or(self.failure.take());
     }
 
     /// Ends every command; the controller must have stopped, or deleted the queues.

@@ -13,6 +13,8 @@ use crate::wait::{CompletionMode, CompletionQueue, HEALTH_INTERVAL, NAP, timed_o
 
 /// Into how many steps the time limit of commands is divided.
 const STEPS: u32 = 8;
+/// How many calls that found a completion at once lie between two looks at the clock.
+const CALLS_PER_CLOCK: u32 = 16;
 
 impl<T> QueuePair<T> {
     /// Commits what was submitted and waits until [`poll`](Self::poll) has something to give
@@ -32,24 +34,31 @@ impl<T> QueuePair<T> {
             return Err(failure.clone().into());
         }
         self.commit()?;
-        if self.outstanding() == 0 || self.queue.is_ready() {
+        if self.outstanding() == 0 {
             return Ok(());
         }
+        if self.queue.is_ready() {
+            return Ok(self.look_after()?);
+        }
         let deadline = Deadline::after(&self.clock, within);
+        if self.health.is_over(&self.clock) {
+            self.check()?;
+        }
         self.wait_until(mode, self.options.spins, deadline)
     }
 
     /// Asks the controller whether it is there and runs, and looks whether commands are
     /// overdue: an abort is sent for each that has taken longer than
     /// [`QueueOptions::time_limit`](super::QueueOptions::time_limit), and when twice the time
-    /// has passed the queue pair fails. Waits do it from time to time; who only polls calls
-    /// it himself.
+    /// has passed the queue pair fails. Waits do it from time to time, however short they are;
+    /// who only polls calls it himself.
     ///
     /// # Errors
     ///
     /// [`QueueError`]; the queue pair has failed then. What can still be polled comes first.
     pub fn check(&mut self) -> Result<(), QueueError> {
         let queue = self.number;
+        self.health = Deadline::after(&self.clock, HEALTH_INTERVAL);
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
@@ -75,6 +84,16 @@ impl<T> QueuePair<T> {
         self.check_time()
     }
 
+    /// Checks from time to time, for calls that would be slowed down by a look at the clock.
+    #[inline]
+    pub(super) fn look_after(&mut self) -> Result<(), QueueError> {
+        self.unclocked = self.unclocked.wrapping_add(1);
+        if self.unclocked.is_multiple_of(CALLS_PER_CLOCK) && self.health.is_over(&self.clock) {
+            return self.check();
+        }
+        Ok(())
+    }
+
     fn check_time(&mut self) -> Result<(), QueueError> {
         let now = self.clock.now();
         let step = self.options.time_limit / STEPS;
@@ -87,8 +106,11 @@ impl<T> QueuePair<T> {
             return Ok(());
         }
         let (late, lost) = self.queue.overdue(STEPS);
-        if lost > 0 && !self.queue.is_ready() {
+        if lost > 0 && !self.may_still_come() {
             return Err(self.fail(QueueError::Overdue { queue: self.number, count: lost }));
+        }
+        if lost == 0 {
+            self.lost_at = None;
         }
         for (cookie, command_id) in late {
             self.queue.mark_aborted(cookie);
@@ -99,6 +121,16 @@ impl<T> QueuePair<T> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the completion of an overdue command may be among those that wait to be
+    /// polled. On a busy queue there always are some, but once as many were polled as the
+    /// queue holds they are others.
+    fn may_still_come(&mut self) -> bool {
+        let ended = self.statistics.completions;
+        let then = *self.lost_at.get_or_insert(ended);
+        // CAST: a queue has at most 2^16 entries.
+        self.queue.is_ready() && ended - then < self.queue.completion_entries() as u64
     }
 
     /// Asks the controller to abort a command. Returns whether it says that it did; the

@@ -3,12 +3,13 @@
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use vdk_descriptors::nvme::Status;
 use vdk_driver::kit::Session;
 use vdk_driver::nvme::{
-    CommandError, Controller, ControllerOptions, QueueError, QueueOptions, QueuePair, RecoverError,
-    RejectReason, ResetError,
+    CommandError, CompletionMode, Controller, ControllerOptions, QueueError, QueueOptions, QueuePair,
+    RecoverError, RejectReason, ResetError, WaitError,
 };
 use vdk_firmware_stubs::StubOptions;
 use vdk_hal::function::PciNode;
@@ -296,4 +297,30 @@ fn given_back_without_a_reset(kinds: &[ResetKind], asked: &[ResetKind]) {
     assert_eq!(others, [(9, Err(CommandError::Reset))]);
     assert_eq!(bed.pair.close().unwrap().len(), 0);
     assert_eq!(other.close().unwrap().len(), 0);
+}
+
+#[test]
+fn a_lost_command_is_found_while_others_complete_all_the_time() {
+    let mut bed = Bed::new(SOON);
+    bed.node.set_fault_plan(&plan("ch1.drop-completion@20"));
+    let (mut submitted, mut ended) = (0u32, Vec::new());
+    let began = Instant::now();
+    let failure = loop {
+        while bed.pair.free() > 0 && bed.pair.failure().is_none() {
+            bed.read(u64::from(submitted % 100), submitted);
+            submitted += 1;
+        }
+        assert!(began.elapsed() < LONG, "{submitted} commands, and the lost one was not found");
+        if let Err(WaitError::Queue(failure)) = bed.pair.wait(CompletionMode::Adaptive, LONG) {
+            break failure;
+        }
+        // One at a time, so that some are always left to be polled.
+        bed.pair.poll(1, |completion| ended.push(pair_of(completion))).unwrap();
+    };
+    assert!(matches!(failure, QueueError::Overdue { queue: 1, .. }), "{failure}");
+    assert!(bed.pair.statistics().aborts >= 1);
+    ended.extend(bed.recover());
+    assert_eq!(owners(&ended), (0..submitted).collect::<Vec<_>>());
+    assert!(ended.contains(&(19, Err(CommandError::Reset))), "{failure}");
+    bed.assert_usable(6);
 }
