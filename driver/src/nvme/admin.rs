@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use vdk_descriptors::nvme::{
-    ADMIN_QUEUE, AdminOpcode, AsyncEvent, CompletionEntry, NvmeRegisters, SubmissionEntry,
+    ADMIN_QUEUE, AbortDword, AbortResult, AdminOpcode, AsyncEvent, CompletionEntry, NvmeRegisters,
+    SubmissionEntry,
 };
 use vdk_descriptors::sg::SgEntry;
 use vdk_hal::address::ByteLength;
@@ -28,6 +29,9 @@ const LOOKS_BETWEEN_STATUS: u32 = 512;
 /// How many events are kept for whoever asks. The controller sends no second one of a kind
 /// before the log page of the first was read.
 const MAX_EVENTS: usize = 64;
+/// How many aborts that nobody waits for are in flight at most, so that they leave room for
+/// other commands. The controller may take fewer.
+const MAX_ABORTS: u32 = 8;
 
 /// The admin queue and the memory for data.
 #[derive(Debug)]
@@ -37,6 +41,10 @@ pub(super) struct Admin {
     events: VecDeque<AsyncEvent>,
     /// Event requests to send again.
     requests_owed: u32,
+    /// Aborts in flight that nobody waits for.
+    aborts: u32,
+    /// How many there may be.
+    abort_limit: u32,
     sequence: u64,
     limit: Duration,
     /// A command was given up: its data may still be written. Nothing is sent until a reset.
@@ -61,6 +69,8 @@ enum Purpose {
     Command(u64),
     /// It completes when something happens.
     Event,
+    /// It aborts a command of an I/O queue, and nobody waits for it.
+    Abort { queue: u16, command_id: u16 },
 }
 
 /// Where the admin queues lie and how many entries they have.
@@ -100,6 +110,8 @@ impl Admin {
             describer,
             events: VecDeque::with_capacity(MAX_EVENTS),
             requests_owed: 0,
+            aborts: 0,
+            abort_limit: 1,
             sequence: 0,
             limit,
             out_of_service: false,
@@ -132,7 +144,13 @@ impl Admin {
         self.queue.attach_shadow(None, self.stride);
         self.queue.reset(|_, _| ());
         self.requests_owed = 0;
+        self.aborts = 0;
         self.out_of_service = false;
+    }
+
+    /// Takes note of how many aborts the controller takes at once.
+    pub(super) fn limit_aborts(&mut self, limit: u32) {
+        self.abort_limit = limit.clamp(1, MAX_ABORTS);
     }
 
     /// Copies data of the last command out.
@@ -228,16 +246,34 @@ impl Admin {
 
     /// Takes what has come in, without waiting, and returns the oldest event.
     pub(super) fn next_event(&mut self) -> Result<Option<AsyncEvent>, AdminError> {
-        let command = AdminOpcode::ASYNC_EVENT_REQUEST;
-        if !self.out_of_service {
-            let collected = self.collect(u64::MAX);
-            if let Err(error) = collected {
-                self.out_of_service = true;
-                return Err(error.of(command));
-            }
-            self.repay()?;
-        }
+        self.take_in(AdminOpcode::ASYNC_EVENT_REQUEST)?;
         Ok(self.events.pop_front())
+    }
+
+    /// Sends an abort that nobody waits for: what comes of it is logged when its completion
+    /// is taken, and the command ends with its own. `false` when the controller takes no more
+    /// aborts now.
+    pub(super) fn post_abort(&mut self, queue: u16, command_id: u16) -> Result<bool, AdminError> {
+        self.take_in(AdminOpcode::ABORT)?;
+        if self.aborts >= self.abort_limit {
+            return Ok(false);
+        }
+        let purpose = Purpose::Abort { queue, command_id };
+        self.send(AdminOpcode::ABORT, abort_entry(queue, command_id), None, purpose)?;
+        self.aborts += 1;
+        Ok(true)
+    }
+
+    /// Takes what has come in, without waiting.
+    fn take_in(&mut self, command: AdminOpcode) -> Result<(), AdminError> {
+        if self.out_of_service {
+            return Ok(());
+        }
+        if let Err(error) = self.collect(u64::MAX) {
+            self.out_of_service = true;
+            return Err(error.of(command));
+        }
+        self.repay()
     }
 
     fn send(
@@ -274,7 +310,7 @@ impl Admin {
     /// Takes completions until that of the command `wanted` is among them.
     fn collect(&mut self, wanted: u64) -> Result<Option<CompletionEntry>, CollectError> {
         let (mut found, events) = (None, &mut self.events);
-        let mut owed = 0;
+        let (mut owed, mut aborts) = (0, 0);
         let polled = self.queue.poll(64, |_, entry, purpose| match purpose {
             Purpose::Command(sequence) if sequence == wanted => found = Some(*entry),
             Purpose::Command(sequence) => log::debug!("admin command {sequence} came late"),
@@ -285,10 +321,17 @@ impl Admin {
                 events.push_back(AsyncEvent(entry.result));
                 owed += 1;
             }
+            Purpose::Abort { queue, command_id } => {
+                aborts += 1;
+                let aborted = entry.status.status().is_success() && !AbortResult(entry.result).not_aborted();
+                let what = if aborted { "was aborted" } else { "is overdue, and the abort found nothing" };
+                log::warn!("queue {queue}: command {command_id:#06x} {what}");
+            }
             // Asking again would fail again, without end.
             Purpose::Event => log::debug!("an event request ended with {}", entry.status.status()),
         })?;
         self.requests_owed += owed;
+        self.aborts = self.aborts.saturating_sub(aborts);
         match polled.fault {
             Some(fault) => Err(CollectError::Fault(fault)),
             None => Ok(found),
@@ -303,6 +346,14 @@ impl Admin {
         }
         Ok(())
     }
+}
+
+/// The command that aborts another of a queue.
+pub(super) fn abort_entry(queue: u16, command_id: u16) -> SubmissionEntry {
+    let mut dword = AbortDword::default();
+    dword.set_submission_queue(queue);
+    dword.set_command_id(command_id);
+    SubmissionEntry { dword10: dword.0, ..SubmissionEntry::default() }
 }
 
 /// Why a completion was not taken.

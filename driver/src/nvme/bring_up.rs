@@ -81,6 +81,8 @@ pub(super) fn bring_up(device: &Device, admin: &mut Admin) -> Result<ControllerF
     let shadow_doorbells = device.options().shadow_doorbells
         && identify.admin_commands.doorbell_buffer()
         && configure_shadow(device, admin);
+    // Counted from zero.
+    admin.limit_aborts(u32::from(identify.abort_limit) + 1);
     request_events(&identify, admin);
     let max_data_transfer = max_data_transfer(device, &identify);
     let wanted = device.options().max_transfer.max(device.page());

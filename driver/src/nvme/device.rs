@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use vdk_descriptors::nvme::{
     self, AdminOpcode, AdminQueueAttributes, COMPLETION_ENTRY_LOG2, CompletionEntry, ControllerCapabilities,
@@ -214,6 +214,19 @@ impl Device {
         let mut admin = self.lock_admin();
         let completion = admin.execute(opcode, entry, length)?;
         Ok(take(&completion, &admin))
+    }
+
+    /// Sends an abort without waiting for anything. `false` when it has to be tried again:
+    /// somebody uses the admin queue, or the controller takes no more now.
+    pub(super) fn post_abort(&self, queue: u16, command_id: u16) -> Result<bool, AdminError> {
+        if self.stop_state.is_stopping() {
+            return Err(AdminError::Stopped { command: AdminOpcode::ABORT });
+        }
+        match self.admin.try_lock() {
+            Ok(mut admin) => admin.post_abort(queue, command_id),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().post_abort(queue, command_id),
+            Err(TryLockError::WouldBlock) => Ok(false),
+        }
     }
 
     /// Executes an admin command without data.

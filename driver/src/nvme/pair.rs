@@ -7,6 +7,7 @@ use vdk_descriptors::nvme::{
     AdminOpcode, CompletionEntry, CompletionQueueFlags, QueueDword, StatusField, SubmissionEntry,
     SubmissionQueueFlags,
 };
+use vdk_descriptors::ring::Cookie;
 use vdk_hal::address::ByteLength;
 use vdk_hal::bar::BarError;
 use vdk_hal::interrupt::EventFd;
@@ -49,6 +50,8 @@ pub struct QueuePair<T> {
     pub(super) health: Deadline,
     /// Counts the calls that came here without a look at the clock.
     pub(super) unclocked: u32,
+    /// Overdue commands for which an abort is still to be sent.
+    pub(super) late: Vec<(Cookie, u16)>,
     /// How many commands had ended when the queue had overdue ones, and completions as well.
     pub(super) lost_at: Option<u64>,
     /// The queues were deleted, or could not be.
@@ -158,6 +161,7 @@ impl<T> QueuePair<T> {
             epoch_began: core::time::Duration::ZERO,
             health: Deadline::after(&clock, HEALTH_INTERVAL),
             unclocked: 0,
+            late: Vec::new(),
             lost_at: None,
             device: Arc::clone(device),
             closed: false,

@@ -2,10 +2,11 @@
 
 use core::time::Duration;
 
-use vdk_descriptors::nvme::{AbortDword, AbortResult, AdminOpcode, SubmissionEntry};
+use vdk_descriptors::nvme::{AbortResult, AdminOpcode};
 use vdk_descriptors::ring::Cookie;
 use vdk_hal::poll::{Clock, Deadline, SystemClock};
 
+use super::admin::abort_entry;
 use super::command::WaitError;
 use super::error::{AdminError, QueueError};
 use super::pair::QueuePair;
@@ -49,7 +50,8 @@ impl<T> QueuePair<T> {
 
     /// Asks the controller whether it is there and runs, and looks whether commands are
     /// overdue: an abort is sent for each that has taken longer than
-    /// [`QueueOptions::time_limit`](super::QueueOptions::time_limit), and when twice the time
+    /// [`QueueOptions::time_limit`](super::QueueOptions::time_limit), whose answer is not
+    /// waited for, and when twice the time
     /// has passed the queue pair fails. Waits do it from time to time, however short they are;
     /// who only polls calls it himself.
     ///
@@ -98,6 +100,7 @@ impl<T> QueuePair<T> {
         let now = self.clock.now();
         let step = self.options.time_limit / STEPS;
         if now.saturating_sub(self.epoch_began) < step.max(Duration::from_millis(1)) {
+            self.post_aborts();
             return Ok(());
         }
         self.epoch_began = now;
@@ -112,15 +115,25 @@ impl<T> QueuePair<T> {
         if lost == 0 {
             self.lost_at = None;
         }
-        for (cookie, command_id) in late {
-            self.queue.mark_aborted(cookie);
-            match self.send_abort(command_id) {
-                Ok(true) => log::warn!("queue {}: command {command_id:#06x} was aborted", self.number),
-                Ok(false) => log::warn!("queue {}: command {command_id:#06x} is overdue", self.number),
-                Err(error) => log::warn!("queue {}: {error}", self.number),
-            }
-        }
+        self.late = late;
+        self.post_aborts();
         Ok(())
+    }
+
+    /// Sends an abort for each overdue command, as far as the admin queue takes them now. A
+    /// check must not wait for others, nor for a controller that may not answer at all.
+    fn post_aborts(&mut self) {
+        while let Some((cookie, command_id)) = self.late.last().copied() {
+            if self.queue.command_id(cookie).is_some() {
+                match self.device.post_abort(self.number, command_id) {
+                    Ok(true) => self.statistics.aborts += 1,
+                    Ok(false) => return,
+                    Err(error) => log::warn!("queue {}: {error}", self.number),
+                }
+                self.queue.mark_aborted(cookie);
+            }
+            self.late.pop();
+        }
     }
 
     /// Whether the completion of an overdue command may be among those that wait to be
@@ -133,8 +146,9 @@ impl<T> QueuePair<T> {
         self.queue.is_ready() && ended - then < self.queue.completion_entries() as u64
     }
 
-    /// Asks the controller to abort a command. Returns whether it says that it did; the
-    /// command ends either way with its own completion.
+    /// Asks the controller to abort a command, and waits for the answer, as long as an admin
+    /// command may take. Returns whether it says that it did; the command ends either way with
+    /// its own completion.
     ///
     /// # Errors
     ///
@@ -152,10 +166,7 @@ impl<T> QueuePair<T> {
 
     fn send_abort(&mut self, command_id: u16) -> Result<bool, AdminError> {
         self.statistics.aborts += 1;
-        let mut dword = AbortDword::default();
-        dword.set_submission_queue(self.number);
-        dword.set_command_id(command_id);
-        let entry = SubmissionEntry { dword10: dword.0, ..SubmissionEntry::default() };
+        let entry = abort_entry(self.number, command_id);
         let completion = self.device.execute(AdminOpcode::ABORT, entry)?;
         Ok(!AbortResult(completion.result).not_aborted())
     }

@@ -324,3 +324,23 @@ fn a_lost_command_is_found_while_others_complete_all_the_time() {
     assert!(ended.contains(&(19, Err(CommandError::Reset))), "{failure}");
     bed.assert_usable(6);
 }
+
+#[test]
+fn an_abort_that_is_never_answered_holds_nobody_up() {
+    let node = stub(StubOptions::default());
+    let options = ControllerOptions { admin_limit: UNANSWERED, ..Default::default() };
+    let controller = start_with(&node, options);
+    let mut bed = Bed::started(node, controller, SOON);
+    bed.node.set_fault_plan(&plan("ch1.drop-completion@2, ch0.drop-completion@1"));
+    for owner in 0..3 {
+        bed.read(u64::from(owner), owner);
+    }
+    let (mut ended, failure) = bed.run();
+    assert!(matches!(failure, Some(QueueError::Overdue { queue: 1, .. })), "{failure:?}");
+    assert!(bed.pair.statistics().aborts >= 1);
+    // Nobody waited for the answer until the time was over, which would have ended the queue.
+    bed.controller.identify().unwrap();
+    ended.extend(bed.recover());
+    assert_eq!(owners(&ended), [0, 1, 2]);
+    bed.assert_usable(8);
+}
