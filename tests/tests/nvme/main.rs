@@ -4,4 +4,5 @@ mod blocks;
 mod faults;
 mod harness;
 mod life;
+mod states;
 mod stop;
