@@ -32,7 +32,8 @@ struct Arguments {
     /// How many run at a time; those that measure run alone.
     #[arg(long, default_value_t = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))]
     jobs: NonZeroUsize,
-    /// Where the folders of the runs are made; they are removed unless something failed.
+    /// Where the folders of the runs are made; they are removed unless something failed. Those
+    /// of runs that were killed are removed by the next run.
     #[arg(long, default_value_os_t = std::env::temp_dir())]
     folder: PathBuf,
     /// Keep the folder of every run, and print the console of every guest.
@@ -87,6 +88,9 @@ fn run(arguments: &Arguments) -> Result<bool> {
     if arguments.provide {
         return provide(&chosen, &binaries);
     }
+    for message in qemu::remove_abandoned(&arguments.folder) {
+        println!("{message}");
+    }
     let (measuring, testing): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|scene| scene.bench);
     let mut reports = Vec::new();
     for (scenes, jobs) in [(testing, arguments.jobs), (measuring, NonZeroUsize::MIN)] {
@@ -131,7 +135,7 @@ fn provide(scenes: &[&Scene], binaries: &Path) -> Result<bool> {
 /// One that could not be run is one failure, and the others are run all the same.
 fn play(scene: &'static Scene, binaries: &Path, arguments: &Arguments) -> Report {
     let start = Instant::now();
-    let folder = arguments.folder.join(format!("vdk-guest-{}-{}", scene.name, std::process::id()));
+    let folder = qemu::run_folder(&arguments.folder, scene.name);
     let made = fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()));
     let result = made
         .and_then(|()| Provision::new(scene, binaries))
@@ -170,6 +174,9 @@ fn play(scene: &'static Scene, binaries: &Path, arguments: &Arguments) -> Report
     if !fine || arguments.keep {
         line(&logs(&folder));
         line(&format!("the folder of the run is {}", folder.display()));
+        if let Err(error) = qemu::keep_folder(&folder) {
+            line(&format!("it will be removed by a later run: {error}"));
+        }
     }
     if !fine {
         console = qemu::console(&folder, LAST_LINES).unwrap_or_default();

@@ -8,6 +8,7 @@
 //! host can do: see [`crate::guest`].
 
 mod captures;
+mod folders;
 mod initramfs;
 mod jobs;
 mod machine;
@@ -17,6 +18,7 @@ mod provision;
 mod scene;
 mod scenes;
 
+pub use folders::{keep_folder, remove_abandoned, run_folder};
 pub use initramfs::Initramfs;
 pub use jobs::in_parallel;
 pub use machine::{Outcome, Verdict, console, run};
