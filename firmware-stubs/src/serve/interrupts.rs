@@ -11,6 +11,7 @@ use vdk_hal::vfio_user::transport::Message;
 
 use super::reply::{Answer, Refusal, Reply};
 use super::session::parse;
+use crate::shell::StubFunction;
 
 /// What a client has set up. It outlives a reset of the function, which takes the event
 /// files away: [`restore`](Self::restore) gives them back.
@@ -78,7 +79,7 @@ impl InterruptSetup {
     }
 
     /// Does what a client asks for.
-    pub(super) fn set(&mut self, function: &dyn PciFunction, message: Message) -> Answer {
+    pub(super) fn set(&mut self, function: &StubFunction, message: Message) -> Answer {
         let (request, bytes) = parse::<InterruptSet>(&message)?;
         let index = index(request.index)?;
         let action = match request.flags & InterruptSet::ACTION {
@@ -213,7 +214,7 @@ impl InterruptSetup {
     /// Says what is signalled when a vector fires, or what unmasks the line.
     fn assign(
         &mut self,
-        function: &dyn PciFunction,
+        function: &StubFunction,
         index: InterruptIndex,
         action: Action,
         start: u16,
@@ -234,48 +235,30 @@ impl InterruptSetup {
 
     fn attach(
         &mut self,
-        function: &dyn PciFunction,
+        function: &StubFunction,
         kind: InterruptKind,
         start: u16,
         events: Vec<Option<EventFd>>,
     ) -> Answer {
-        let interrupts = function.interrupts();
-        let (mut all, was_enabled) = match &self.enabled {
+        let mut all = match &self.enabled {
             Some((enabled, _)) if *enabled != kind => {
                 return Err(Refusal::invalid(format!("{enabled} is enabled, and {kind} is asked for")));
             }
-            Some((_, events)) => (events.clone(), true),
-            None => (Vec::new(), false),
+            Some((_, events)) => events.clone(),
+            None => Vec::new(),
         };
-        let start = usize::from(start);
-        let mut length = all.len().max(start + events.len());
+        let count = u16::try_from(events.len()).unwrap_or(u16::MAX);
+        let first = usize::from(start);
+        let mut length = all.len().max(first + events.len());
         if kind == InterruptKind::Msi {
             length = length.next_power_of_two();
         }
-        let grows = length > all.len();
+        // One message has few event files, so that the vectors of a kind may come in several.
         all.resize(length, None);
-        for (place, event) in all.iter_mut().skip(start).zip(&events) {
-            place.clone_from(event);
+        for (place, event) in all.iter_mut().skip(first).zip(events) {
+            *place = event;
         }
-        if !was_enabled {
-            interrupts.enable(kind, &all).map_err(|error| of_interrupt(&error))?;
-        } else if grows && !interrupts.can_attach_later(kind) {
-            // MSI cannot grow, and nobody can send more event files in one message.
-            interrupts.disable_all(kind).map_err(|error| of_interrupt(&error))?;
-            if let Err(error) = interrupts.enable(kind, &all) {
-                self.restore(function);
-                return Err(of_interrupt(&error));
-            }
-        } else {
-            for (vector, event) in (start..).zip(&events) {
-                let vector = u16::try_from(vector).unwrap_or(u16::MAX);
-                let done = match event {
-                    Some(event) => interrupts.attach(kind, vector, event),
-                    None => interrupts.detach(kind, vector),
-                };
-                done.map_err(|error| of_interrupt(&error))?;
-            }
-        }
+        function.assign_interrupts(kind, (start, count), &all).map_err(|error| of_interrupt(&error))?;
         self.enabled = Some((kind, all));
         Ok(Reply::done())
     }

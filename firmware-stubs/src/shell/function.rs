@@ -181,6 +181,17 @@ impl ConfigSpace for StubFunction {
 }
 
 impl StubFunction {
+    /// Makes the `count` vectors from `start` of `kind` signal what `all` has for them, in one
+    /// step; see [`InterruptState::assign`].
+    pub(crate) fn assign_interrupts(
+        &self,
+        kind: InterruptKind,
+        vectors: (u16, u16),
+        all: &[Option<EventFd>],
+    ) -> Result<(), InterruptError> {
+        self.with_interrupts(|state| state.assign(kind, vectors, all))
+    }
+
     /// Runs `change` on the interrupts if this session still has them.
     fn with_interrupts<R>(
         &self,

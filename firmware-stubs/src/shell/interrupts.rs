@@ -211,6 +211,39 @@ impl InterruptState {
         Ok(())
     }
 
+    /// Makes the `count` vectors from `start` of `kind` signal what `all` has for them, and
+    /// enables the kind with `all` where it is off. As many vectors as `all` has are enabled
+    /// then, if there were not more. All of it is done, or nothing; and it is one step, so that
+    /// what is raised meanwhile reaches the old event files or the new ones.
+    pub(crate) fn assign(
+        &mut self,
+        kind: InterruptKind,
+        (start, count): (u16, u16),
+        all: &[Option<EventFd>],
+    ) -> Result<(), InterruptError> {
+        if self.enabled.is_none() {
+            return self.enable(kind, all);
+        }
+        let wanted = u16::try_from(all.len()).unwrap_or(u16::MAX);
+        if kind == InterruptKind::Msi && !wanted.is_power_of_two() {
+            return Err(InterruptError::NotPowerOfTwo { count: wanted });
+        }
+        let end = start.saturating_add(count);
+        self.check(kind, wanted.max(end).saturating_sub(1))?;
+        match kind {
+            InterruptKind::Intx => {}
+            InterruptKind::Msi => self.msi.active = self.msi.active.max(wanted),
+            InterruptKind::Msix => self.msix.active = self.msix.active.max(wanted),
+        }
+        for (vector, event) in (start..end).zip(all.iter().skip(usize::from(start))) {
+            match event {
+                Some(event) => self.attach(kind, vector, event)?,
+                None => self.detach(kind, vector)?,
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn attach(
         &mut self,
         kind: InterruptKind,
@@ -448,3 +481,65 @@ impl Vector {
 
 /// The mask bit of a Vector Control word.
 pub(crate) const MASKED: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The interrupts of a function with four vectors of both kinds of messages.
+    fn unit() -> InterruptUnit {
+        let messages = || Messages { vectors: vec![Vector::default(); 4], maskable: true, active: 0 };
+        let mut state = InterruptState {
+            session: 0,
+            enabled: None,
+            line: Line::default(),
+            msi: messages(),
+            msix: messages(),
+            function_mask: false,
+            fixed_vectors: true,
+        };
+        state.reset();
+        InterruptUnit { state: Mutex::new(state) }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs event files")]
+    fn more_vectors_take_nothing_from_those_that_are_there() {
+        for kind in [InterruptKind::Msi, InterruptKind::Msix] {
+            let unit = unit();
+            let events: Vec<Option<EventFd>> = (0..4).map(|_| Some(EventFd::new().unwrap())).collect();
+            let taken = || events.iter().flatten().map(EventFd::take).collect::<Vec<_>>();
+            unit.lock().assign(kind, (0, 1), &events[..1]).unwrap();
+            unit.lock().set_masked(kind, 0, true).unwrap();
+            unit.message(0);
+            unit.lock().assign(kind, (1, 3), &events).unwrap();
+            unit.message(3);
+            assert_eq!(taken(), [0, 0, 0, 1], "{kind}");
+            unit.lock().set_masked(kind, 0, false).unwrap();
+            assert_eq!(taken(), [1, 0, 0, 0], "{kind}: what waited for the mask was not lost");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs event files")]
+    fn an_assignment_that_fails_changes_nothing() {
+        for kind in [InterruptKind::Msi, InterruptKind::Msix] {
+            let unit = unit();
+            let [old, new] = [EventFd::new().unwrap(), EventFd::new().unwrap()];
+            unit.lock().assign(kind, (0, 2), &[Some(old.clone()), Some(old.clone())]).unwrap();
+            let all = vec![Some(new.clone()); 8];
+            let refused = unit.lock().assign(kind, (0, 8), &all).unwrap_err();
+            assert_eq!(refused, InterruptError::NoSuchVector { kind, vector: 7, count: 4 });
+            let other = if kind == InterruptKind::Msi { InterruptKind::Msix } else { InterruptKind::Msi };
+            let refused = unit.lock().assign(other, (0, 1), &all[..1]).unwrap_err();
+            assert_eq!(refused, InterruptError::NotEnabled { kind: other });
+            unit.message(0);
+            unit.message(1);
+            assert_eq!((old.take(), new.take()), (2, 0), "{kind}");
+            unit.lock().assign(kind, (1, 1), &[None, Some(new.clone())]).unwrap();
+            unit.message(0);
+            unit.message(1);
+            assert_eq!((old.take(), new.take()), (1, 1), "{kind}: only those of the range");
+        }
+    }
+}
