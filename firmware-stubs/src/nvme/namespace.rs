@@ -1,12 +1,11 @@
 //! Namespaces and what keeps their blocks.
 
-use std::fs::File;
-use std::sync::Arc;
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use vdk_descriptors::nvme::Status;
-use vdk_hal::address::{ByteLength, Iova};
-use vdk_hal::bar::{Liveness, LivenessState};
-use vdk_hal::memory::SharedMemory;
+use vdk_hal::address::Iova;
 use vdk_iommu::soft::Burst;
 
 use super::transfer::Segment;
@@ -32,39 +31,87 @@ enum Store {
     File(Backing),
 }
 
-/// A file that keeps blocks. Whoever else has it may make it shorter at any time.
+/// A file that keeps blocks. Whoever else has it may make it shorter at any time, and the
+/// system may have no room for what was never written: a command that meets that fails, and
+/// no other one. Mapped memory would fault for both.
 #[derive(Debug)]
 struct Backing {
-    memory: SharedMemory,
+    /// Locked, so that no two devices have it.
     file: File,
-    /// Whether the file is still as long as the mapping.
-    liveness: Arc<Liveness>,
+    /// How many bytes are blocks.
+    bytes: u64,
 }
 
 impl Backing {
-    fn is_whole(&self) -> bool {
-        self.liveness.state() == LivenessState::Live
+    fn open(path: &Path, bytes: u64) -> Result<Self, StubError> {
+        let refused = |reason: String| StubError::File { path: path.to_owned(), reason };
+        let file =
+            File::options().read(true).write(true).open(path).map_err(|error| refused(error.to_string()))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let reason =
+                    "another device has it locked: choose another file, or end the program that serves it";
+                return Err(refused(reason.to_owned()));
+            }
+            // There are file systems without locks.
+            Err(TryLockError::Error(error)) => {
+                log::warn!(
+                    "{} cannot be locked, so take care that nobody else writes to it: {error}",
+                    path.display()
+                );
+            }
+        }
+        let size = file.metadata().map_err(|error| refused(error.to_string()))?.len();
+        let bytes = if bytes == 0 { size / 4096 * 4096 } else { bytes };
+        if bytes == 0 || bytes > size {
+            return Err(refused(format!("it has {size:#x} bytes, less than the namespace")));
+        }
+        whole_pages(bytes)?;
+        Ok(Self { file, bytes })
     }
 
-    fn read(&self, start: usize, out: &mut [u8]) -> Result<(), Status> {
-        self.memory.read(start, out).map_err(|_| Status::INTERNAL_ERROR)?;
-        // Behind the end of the file were ones.
-        if self.is_whole() { Ok(()) } else { Err(Status::UNRECOVERED_READ_ERROR) }
+    fn read(&self, start: u64, out: &mut [u8]) -> Result<(), Status> {
+        self.file.read_exact_at(out, start).map_err(|error| {
+            log::warn!("cannot read the file of a namespace at {start:#x}: {error}");
+            Status::UNRECOVERED_READ_ERROR
+        })
     }
 
-    fn write(&self, start: usize, bytes: &[u8]) -> Result<(), Status> {
-        self.memory.write(start, bytes).map_err(|_| Status::INTERNAL_ERROR)?;
-        if self.is_whole() { Ok(()) } else { Err(Status::WRITE_FAULT) }
+    fn write(&self, start: u64, bytes: &[u8]) -> Result<(), Status> {
+        self.check_whole()?;
+        self.file.write_all_at(bytes, start).map_err(|error| {
+            log::warn!("cannot write the file of a namespace at {start:#x}: {error}");
+            Status::WRITE_FAULT
+        })
     }
 
-    fn zero(&self, start: usize, length: usize) -> Result<(), Status> {
-        self.memory.fill(start, length, 0).map_err(|_| Status::INTERNAL_ERROR)?;
-        if self.is_whole() { Ok(()) } else { Err(Status::WRITE_FAULT) }
+    fn zero(&self, mut extent: Extent) -> Result<(), Status> {
+        while extent.length > 0 {
+            let part = ZEROS.get(..index(extent.length)).unwrap_or(&ZEROS);
+            self.write(extent.start, part)?;
+            // CAST: `usize` is at most 64 bits wide.
+            let done = part.len() as u64;
+            extent = Extent { start: extent.start + done, length: extent.length - done };
+        }
+        Ok(())
     }
 
     fn flush(&self) -> Result<(), Status> {
-        let synced = self.file.sync_data();
-        if self.is_whole() && synced.is_ok() { Ok(()) } else { Err(Status::WRITE_FAULT) }
+        self.check_whole()?;
+        self.file.sync_data().map_err(|error| {
+            log::warn!("cannot make the file of a namespace durable: {error}");
+            Status::WRITE_FAULT
+        })
+    }
+
+    /// Whether the file was not cut short: a write would make it longer again, with zeros in
+    /// the place of what was lost.
+    fn check_whole(&self) -> Result<(), Status> {
+        match self.file.metadata() {
+            Ok(metadata) if metadata.len() >= self.bytes => Ok(()),
+            _ => Err(Status::WRITE_FAULT),
+        }
     }
 }
 
@@ -94,26 +141,7 @@ impl Namespace {
                 StubError::check_range("the size of a namespace", options.bytes, 4096..=1 << 40)?;
                 Store::Memory(vec![0; whole_pages(options.bytes)?])
             }
-            Some(path) => {
-                let refused = |reason: String| StubError::File { path: path.clone(), reason };
-                let file = File::options()
-                    .read(true)
-                    .write(true)
-                    .open(path)
-                    .map_err(|error| refused(error.to_string()))?;
-                let size = file.metadata().map_err(|error| refused(error.to_string()))?.len();
-                let bytes = if options.bytes == 0 { size / 4096 * 4096 } else { options.bytes };
-                if bytes == 0 || bytes > size {
-                    return Err(refused(format!("it has {size:#x} bytes, less than the namespace")));
-                }
-                // CAST: `usize` is at most 64 bits wide.
-                let length = ByteLength::new(whole_pages(bytes)? as u64);
-                // The file may be cut short while it is served, which is not to end the process.
-                let liveness = Liveness::new();
-                let memory = SharedMemory::map_guarded(&file, 0, length, &liveness)
-                    .map_err(|error| refused(error.to_string()))?;
-                Store::File(Backing { memory, file, liveness })
-            }
+            Some(path) => Store::File(Backing::open(path, options.bytes)?),
         };
         let mut namespace = Self { id, block_exponent, store, unreadable: Vec::new(), marked: 0 };
         let sectors = usize::try_from(namespace.bytes() / SECTOR).unwrap_or(usize::MAX);
@@ -127,7 +155,7 @@ impl Namespace {
         match &self.store {
             // CAST: `usize` is at most 64 bits wide.
             Store::Memory(bytes) => bytes.len() as u64,
-            Store::File(backing) => backing.memory.length().as_u64(),
+            Store::File(backing) => backing.bytes,
         }
     }
 
@@ -179,9 +207,10 @@ impl Namespace {
         address: Iova,
         burst: &mut Burst<'_>,
     ) -> Result<(), Status> {
-        let (start, length) = (index(start), index(length));
+        let length = index(length);
         match &self.store {
             Store::Memory(bytes) => {
+                let start = index(start);
                 let part = bytes.get(start..start.saturating_add(length)).ok_or(Status::INTERNAL_ERROR)?;
                 burst.write(address, part).map_err(|_| Status::DATA_TRANSFER_ERROR)
             }
@@ -189,7 +218,7 @@ impl Namespace {
                 let mut piece = [0; PIECE];
                 for done in (0..length).step_by(PIECE) {
                     let part = &mut piece[..(length - done).min(PIECE)];
-                    backing.read(start + done, part)?;
+                    backing.read(behind(start, done), part)?;
                     burst.write(after(address, done), part).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
                 }
                 Ok(())
@@ -221,9 +250,10 @@ impl Namespace {
         address: Iova,
         burst: &mut Burst<'_>,
     ) -> Result<(), Status> {
-        let (start, length) = (index(start), index(length));
+        let length = index(length);
         match &mut self.store {
             Store::Memory(bytes) => {
+                let start = index(start);
                 let part =
                     bytes.get_mut(start..start.saturating_add(length)).ok_or(Status::INTERNAL_ERROR)?;
                 burst.read(address, part).map_err(|_| Status::DATA_TRANSFER_ERROR)
@@ -233,7 +263,7 @@ impl Namespace {
                 for done in (0..length).step_by(PIECE) {
                     let part = &mut piece[..(length - done).min(PIECE)];
                     burst.read(after(address, done), part).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
-                    backing.write(start + done, part)?;
+                    backing.write(behind(start, done), part)?;
                 }
                 Ok(())
             }
@@ -251,12 +281,12 @@ impl Namespace {
         let mut ours = [0; PIECE];
         let mut start = extent.start;
         for segment in segments {
-            let (at, length) = (index(start), index(segment.length));
+            let length = index(segment.length);
             for done in (0..length).step_by(PIECE) {
                 let count = (length - done).min(PIECE);
                 let address = after(Iova::new(segment.address), done);
                 burst.read(address, &mut theirs[..count]).map_err(|_| Status::DATA_TRANSFER_ERROR)?;
-                self.read(at + done, &mut ours[..count])?;
+                self.read(behind(start, done), &mut ours[..count])?;
                 if theirs[..count] != ours[..count] {
                     return Err(Status::COMPARE_FAILURE);
                 }
@@ -266,9 +296,10 @@ impl Namespace {
         Ok(())
     }
 
-    fn read(&self, start: usize, out: &mut [u8]) -> Result<(), Status> {
+    fn read(&self, start: u64, out: &mut [u8]) -> Result<(), Status> {
         match &self.store {
             Store::Memory(bytes) => {
+                let start = index(start);
                 let part = bytes.get(start..start + out.len()).ok_or(Status::INTERNAL_ERROR)?;
                 out.copy_from_slice(part);
                 Ok(())
@@ -280,15 +311,15 @@ impl Namespace {
     /// Makes an extent zeros, and readable.
     pub(super) fn zero(&mut self, extent: Extent) -> Result<(), Status> {
         self.mark(extent, false);
-        let (start, length) = (index(extent.start), index(extent.length));
         match &mut self.store {
             Store::Memory(bytes) => {
+                let (start, length) = (index(extent.start), index(extent.length));
                 let part =
                     bytes.get_mut(start..start.saturating_add(length)).ok_or(Status::INTERNAL_ERROR)?;
                 part.fill(0);
                 Ok(())
             }
-            Store::File(backing) => backing.zero(start, length),
+            Store::File(backing) => backing.zero(extent),
         }
     }
 
@@ -361,28 +392,79 @@ fn after(address: Iova, distance: usize) -> Iova {
     Iova::new(address.as_u64().wrapping_add(distance as u64))
 }
 
+#[inline]
+const fn behind(start: u64, distance: usize) -> u64 {
+    // CAST: `usize` is at most 64 bits wide.
+    start.wrapping_add(distance as u64)
+}
+
 /// The unit in which blocks are marked: that of the smallest block.
 const SECTOR: u64 = 512;
 /// How much of a file moves at once.
 const PIECE: usize = 4096;
+/// How much of a file is zeroed at once.
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+    use std::path::PathBuf;
+
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
     use super::*;
+
+    fn of(path: PathBuf) -> Result<Namespace, StubError> {
+        Namespace::new(1, &NamespaceOptions { bytes: 0, block_size: 512, file: Some(path) })
+    }
+
+    fn file(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("vdk-namespace-{name}-{}", std::process::id()));
+        std::fs::write(&path, vec![0x5a; 16384]).unwrap();
+        path
+    }
 
     #[test]
     fn a_file_that_is_cut_short_fails_commands_and_not_the_process() {
-        let path = std::env::temp_dir().join(format!("vdk-namespace-{}", std::process::id()));
-        std::fs::write(&path, vec![0x5a; 16384]).unwrap();
-        let options = NamespaceOptions { bytes: 0, block_size: 512, file: Some(path.clone()) };
-        let mut namespace = Namespace::new(1, &options).unwrap();
+        let path = file("cut");
+        let mut namespace = of(path.clone()).unwrap();
         let mut bytes = [0; 512];
         assert_eq!((namespace.read(12288, &mut bytes), bytes), (Ok(()), [0x5a; 512]));
-        File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
-        std::fs::remove_file(&path).unwrap();
+        let other = File::options().write(true).open(&path).unwrap();
+        other.set_len(4096).unwrap();
         assert_eq!(namespace.read(12288, &mut bytes), Err(Status::UNRECOVERED_READ_ERROR));
+        assert_eq!(namespace.read(0, &mut bytes), Ok(()), "what is there can be read");
         let extent = namespace.extent(24, 8).unwrap();
         assert_eq!(namespace.zero(extent), Err(Status::WRITE_FAULT));
         assert_eq!(namespace.flush(), Err(Status::WRITE_FAULT));
+        other.set_len(16384).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((namespace.zero(extent), namespace.flush()), (Ok(()), Ok(())));
+        assert_eq!((namespace.read(12288, &mut bytes), bytes), (Ok(()), [0; 512]));
+    }
+
+    #[test]
+    fn a_write_that_the_system_refuses_fails_alone() {
+        let file = File::from(memfd_create("disk", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());
+        file.write_all_at(&[0x5a; 16384], 0).unwrap();
+        let mut namespace = of(format!("/proc/self/fd/{}", file.as_raw_fd()).into()).unwrap();
+        fcntl_add_seals(&file, SealFlags::WRITE).unwrap();
+        let extent = namespace.extent(0, 32).unwrap();
+        assert_eq!(namespace.zero(extent), Err(Status::WRITE_FAULT));
+        let mut bytes = [0; 512];
+        assert_eq!((namespace.read(0, &mut bytes), bytes), (Ok(()), [0x5a; 512]));
+        assert_eq!(namespace.flush(), Ok(()));
+    }
+
+    #[test]
+    fn a_file_has_one_device() {
+        let path = file("lock");
+        let first = of(path.clone()).unwrap();
+        let refused = of(path.clone()).unwrap_err().to_string();
+        assert!(refused.contains(&path.display().to_string()), "{refused}");
+        assert!(refused.ends_with("choose another file, or end the program that serves it"), "{refused}");
+        drop(first);
+        drop(of(path.clone()).unwrap());
+        std::fs::remove_file(&path).unwrap();
     }
 }
