@@ -55,6 +55,14 @@ impl ClientFiles {
         offset: u64,
         length: u64,
     ) -> Result<(SharedMemory, Window), Refusal> {
+        // A file of FUSE or of a network could keep whoever looks at it or touches its memory
+        // waiting for as long as the client likes. Only memory has seals, and only the kernel
+        // answers for them.
+        if rustix::fs::fcntl_get_seals(&file).is_err() {
+            return Err(Refusal::invalid(
+                "the file is not one of memory: only those of memfd_create, tmpfs and hugetlbfs are",
+            ));
+        }
         let file = File::from(file);
         let metadata = file
             .metadata()

@@ -20,7 +20,9 @@
 //! # What is not taken on trust
 //!
 //! Every length, index, flag and count of a message, and how many file descriptors come
-//! along. A file of memory may be cut short at any time: the device then reads ones. A
+//! along. A file of memory may be cut short at any time: the device then reads ones. It must
+//! be one of memfd, tmpfs or hugetlbfs, whose pages nobody but the kernel provides. An event
+//! file may block and be full: who signals it is not held up for long. A
 //! message that does not go on ends the session, as does one that makes no sense; commands
 //! that are merely wrong are answered with an error.
 //!

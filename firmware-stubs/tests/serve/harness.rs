@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use vdk_firmware_stubs::serve::{RunningServer, Server, ServerOptions, iommu_options};
 use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
 use vdk_hal::address::ByteLength;
@@ -210,9 +211,7 @@ pub(crate) fn pages(count: u64) -> SharedMemory {
 
 /// A file of memory that can be cut.
 pub(crate) fn memory_file(bytes: &[u8]) -> File {
-    let path = std::env::temp_dir().join(format!("{}.memory", socket_path().display()).replace('/', "_"));
-    let mut file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
+    let mut file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
     file.write_all(bytes).unwrap();
     file
 }

@@ -1,8 +1,10 @@
 //! Interrupts as QEMU sets them up.
 
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{OFlags, fcntl_setfl};
 use vdk_firmware_stubs::StubKind;
 use vdk_hal::interrupt::EventFd;
-use vdk_hal::vfio_user::message::{Command, DeviceInfo, InterruptInfo, InterruptSet, region};
+use vdk_hal::vfio_user::message::{Command, DeviceInfo, Header, InterruptInfo, InterruptSet, region};
 use zerocopy::IntoBytes;
 
 use crate::harness::*;
@@ -196,6 +198,29 @@ fn a_masked_vector_waits_until_it_is_unmasked() {
         client.set_interrupts((MSIX, 0, 1), InterruptSet::DATA_BOOL | action, &[1], &[]).unwrap();
     }
     assert_eq!(event.take(), 0);
+}
+
+#[test]
+fn an_event_file_that_blocks_and_is_full_holds_nobody_up() {
+    let served = serve(StubKind::Ioat);
+    let client = served.client();
+    let file = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let event = EventFd::from_owned(file.try_clone().unwrap()).unwrap();
+    client.set_interrupts((MSIX, 0, 1), FILE_TRIGGER, &[], &[&event]).unwrap();
+    fcntl_setfl(&file, OFlags::empty()).unwrap();
+    rustix::io::write(&file, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    client.set_interrupts((MSIX, 0, 1), NONE_TRIGGER, &[], &[]).unwrap();
+    assert_eq!(event.take(), 1);
+    // One that is gone while it has a full one takes nothing along.
+    rustix::io::write(&file, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    let request = InterruptSet { argument_size: 20, flags: NONE_TRIGGER, index: MSIX, start: 0, count: 1 };
+    client.send(
+        Header { command: Command::DEVICE_SET_IRQS.0, ..Header::default() },
+        &[request.as_bytes()],
+        &[],
+    );
+    drop(client);
+    wait_until("a session for the next client", || served.connect().negotiate().is_ok());
 }
 
 /// Where the capability with a number is.

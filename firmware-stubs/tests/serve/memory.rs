@@ -162,6 +162,17 @@ fn a_file_that_is_cut_short_costs_the_device_its_bytes_and_the_server_nothing() 
 }
 
 #[test]
+fn a_file_whose_pages_another_program_may_have_to_provide_is_refused() {
+    let served = serve(StubKind::Edu);
+    let client = served.client();
+    // A regular file of one page that can be mapped as little as one of FUSE should be.
+    let file = std::fs::File::open("/sys/kernel/uevent_seqnum").unwrap();
+    assert_eq!((file.metadata().unwrap().is_file(), file.metadata().unwrap().len()), (true, 4096));
+    let request = DmaMap { argument_size: 32, flags: READ, offset: 0, address: 0x8000, size: 0x1000 };
+    assert_eq!(client.map_with(&request, &[file.as_fd()]), Err(EINVAL));
+}
+
+#[test]
 fn pages_of_one_file_come_and_go_by_the_thousand() {
     let served = serve(StubKind::Edu);
     let client = served.client();

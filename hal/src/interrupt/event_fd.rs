@@ -1,20 +1,26 @@
 //! Event files: counters that can be waited for.
 
 use core::time::Duration;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::OFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::room::Writers;
 
 /// An `eventfd(2)`: signals add up until somebody takes them. Clones share it.
 ///
-/// It never blocks: reading an empty one is a spurious wake-up, not an error.
+/// It never blocks: reading an empty one is a spurious wake-up, not an error. That holds for
+/// taking whatever others do who share it, and for signalling one that came from them by
+/// [`from_untrusted`](Self::from_untrusted).
 #[derive(Clone, Debug)]
 pub struct EventFd {
     fd: Arc<OwnedFd>,
+    /// Of one whose other owner may let writes block.
+    writers: Option<Arc<Writers>>,
 }
 
 impl EventFd {
@@ -25,7 +31,7 @@ impl EventFd {
     /// What `eventfd(2)` reports, mostly "too many open files".
     pub fn new() -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { fd: Arc::new(fd) })
+        Ok(Self { fd: Arc::new(fd), writers: None })
     }
 
     /// An event file that came from elsewhere. It is made non-blocking, for everybody who
@@ -37,27 +43,40 @@ impl EventFd {
     pub fn from_owned(fd: OwnedFd) -> io::Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&fd)?;
         rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
-        Ok(Self { fd: Arc::new(fd) })
+        Ok(Self { fd: Arc::new(fd), writers: None })
     }
 
     /// An event file that somebody sent who may lie: it is looked at whether it is one, since
     /// signalling another kind of file would write into it.
     ///
+    /// Whoever sent it can let it block again and fill it. A signal then waits for some
+    /// milliseconds, until a thread that looks after such files has emptied it. To know one
+    /// that is full, each signal adds one to the counter, however much is asked for.
+    ///
     /// # Errors
     ///
     /// "Invalid input" when it is not one, what looking at it reports, which needs `/proc`,
-    /// and what `fcntl(2)` reports.
+    /// what `fcntl(2)` reports, and that there is no thread.
     pub fn from_untrusted(fd: OwnedFd) -> io::Result<Self> {
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
         if std::fs::read_link(link)?.as_os_str() != "anon_inode:[eventfd]" {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Self::from_owned(fd)
+        let file = Self::from_owned(fd)?;
+        let writers = Writers::new(&file.fd)?;
+        Ok(Self { writers: Some(writers), ..file })
     }
 
     /// Adds `count` to the counter, which holds 2^64 - 2 at most. What does not fit is not
     /// added: the counter is readable then, and that is all that a signal promises.
     pub fn signal(&self, count: u64) {
+        match &self.writers {
+            None => self.add(count),
+            Some(writers) => writers.write(|| self.add(count.min(1))),
+        }
+    }
+
+    fn add(&self, count: u64) {
         // The kernel takes the largest number for an error.
         let count = count.min(u64::MAX - 1);
         loop {
@@ -75,15 +94,7 @@ impl EventFd {
     /// Takes the count and sets it to zero; zero when nothing was signalled.
     #[must_use = "the count says how many interrupts were coalesced; ignore it with `let _ =`"]
     pub fn take(&self) -> u64 {
-        let mut bytes = [0; 8];
-        loop {
-            match rustix::io::read(&*self.fd, &mut bytes) {
-                Ok(8) => return u64::from_ne_bytes(bytes),
-                Err(Errno::INTR) => {}
-                // EAGAIN is a spurious wake-up; anything else is not an event file of ours.
-                Ok(_) | Err(_) => return 0,
-            }
-        }
+        take(&self.fd)
     }
 
     /// Sets the count to zero.
@@ -117,8 +128,32 @@ impl AsFd for EventFd {
     }
 }
 
+/// Takes the count of an event file, also when others let reads block.
+pub(super) fn take(fd: &OwnedFd) -> u64 {
+    let mut bytes = [0; 8];
+    loop {
+        let read = if cfg!(miri) {
+            // Miri does not know the other call, and there nobody else has the file.
+            rustix::io::read(fd, &mut bytes)
+        } else {
+            // Event files have no offset. Since Linux 5.8 they are read without waiting.
+            let parts = &mut [IoSliceMut::new(&mut bytes)];
+            rustix::io::preadv2(fd, parts, u64::MAX, ReadWriteFlags::NOWAIT)
+        };
+        match read {
+            Ok(8) => return u64::from_ne_bytes(bytes),
+            Err(Errno::INTR) => {}
+            // EAGAIN is a spurious wake-up; anything else is not an event file of ours.
+            Ok(_) | Err(_) => return 0,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -156,5 +191,40 @@ mod tests {
         assert_eq!(EventFd::from_untrusted(file.into()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         let event = eventfd(3, EventfdFlags::CLOEXEC).unwrap();
         assert_eq!(EventFd::from_untrusted(event).unwrap().take(), 3);
+    }
+
+    /// An event file, and the end of a peer that lets it block again.
+    fn shared() -> (OwnedFd, OwnedFd) {
+        let file = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        (file.try_clone().unwrap(), file)
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs preadv2")]
+    fn a_peer_cannot_let_a_take_block() {
+        let (peer, file) = shared();
+        let event = EventFd::from_owned(file).unwrap();
+        rustix::fs::fcntl_setfl(&peer, OFlags::empty()).unwrap();
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || tell.send(event.take()));
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(0));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs preadv2")]
+    fn a_peer_cannot_let_a_signal_block() {
+        let (peer, file) = shared();
+        let event = EventFd::from_untrusted(file).unwrap();
+        for _ in 0..3 {
+            rustix::fs::fcntl_setfl(&peer, OFlags::empty()).unwrap();
+            rustix::io::write(&peer, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+            let (tell, told) = mpsc::channel();
+            let event = event.clone();
+            thread::spawn(move || {
+                event.signal(5);
+                tell.send(event.take())
+            });
+            assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(1));
+        }
     }
 }

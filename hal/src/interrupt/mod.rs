@@ -1,6 +1,7 @@
 //! Interrupts: kinds, vectors, and the event files that they signal.
 
 mod event_fd;
+mod room;
 
 pub use event_fd::EventFd;
 
