@@ -3,6 +3,12 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+#[expect(unreachable_pub, reason = "other crates have it too")]
+#[path = "../../../tests/data/roce/frames.rs"]
+mod pcap;
+
+use pcap::frames;
+
 fn vdk(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_vdk")).args(arguments).output().expect("vdk runs")
 }
@@ -255,18 +261,6 @@ fn what_is_no_capture_is_refused_with_cause_and_remedy() {
     assert!(complaint(&PathBuf::from(env!("CARGO_TARGET_TMPDIR"))).contains("cannot read"));
     let text = complaint(&PathBuf::from("no-such-file.pcap"));
     assert!(text.contains("cannot read no-such-file.pcap: No such file"), "{text}");
-}
-
-/// The frames of a pcap file of microseconds, little-endian.
-fn frames(pcap: &[u8]) -> Vec<&[u8]> {
-    let mut rest = &pcap[24..];
-    let mut frames = Vec::new();
-    while !rest.is_empty() {
-        let length = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
-        frames.push(&rest[16..16 + length]);
-        rest = &rest[16 + length..];
-    }
-    frames
 }
 
 fn pcapng(frames: &[Vec<u8>]) -> Vec<u8> {

@@ -12,6 +12,12 @@ use vdk_firmware_stubs::roce::{
     Station, Status, Time,
 };
 
+#[expect(unreachable_pub, reason = "other crates have it too")]
+#[path = "../../../tests/data/roce/frames.rs"]
+mod pcap;
+
+use pcap::frames;
+
 const VERBS: &[u8] = include_bytes!("../../../tests/data/roce/verbs-ipv4.pcap");
 
 /// The memory of the host that was recorded: one region of which the key was 0x206.
@@ -74,17 +80,6 @@ impl Host for Recorded {
     fn event(&mut self, _: Event) {}
 }
 
-fn frames() -> Vec<&'static [u8]> {
-    let mut rest = &VERBS[24..];
-    let mut frames = Vec::new();
-    while !rest.is_empty() {
-        let length = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
-        frames.push(&rest[16..16 + length]);
-        rest = &rest[16 + length..];
-    }
-    frames
-}
-
 /// What an answer says, whatever carries it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Answer {
@@ -114,7 +109,7 @@ type Conversation = (Vec<&'static [u8]>, Vec<Answer>);
 
 fn conversations() -> BTreeMap<u32, Conversation> {
     let mut all: BTreeMap<u32, Conversation> = BTreeMap::new();
-    for bytes in frames() {
+    for bytes in frames(VERBS) {
         let Ok(frame) = Frame::parse(bytes) else { continue };
         let entry = all.entry(frame.headers.bth.destination.value()).or_default();
         if frame.headers.bth.opcode.is_request() {

@@ -8,7 +8,7 @@ use vdk_descriptors::roce::{
 use vdk_firmware_stubs::roce::{Operation, Rights, Service};
 
 use crate::lab::{End, Lab, Q_KEY, Settings};
-use crate::random::Random;
+use crate::random::{Random, damage};
 
 fn low32(value: u64) -> u32 {
     u32::try_from(value & 0xffff_ffff).unwrap()
@@ -155,13 +155,7 @@ fn random_and_damaged_bytes_vanish() {
     for _ in 0..20_000 {
         let mut bytes = if random.percent(50) {
             let mut bytes = good.clone();
-            let length = bytes.len() as u64;
-            let place = usize::try_from(random.below(length - 4)).unwrap();
-            // Not Ethernet and not what routers change: those are not covered.
-            if place < 14 || [15, 22, 24, 25, 40, 41, 46].contains(&place) {
-                continue;
-            }
-            bytes[place] ^= 1 << random.below(8);
+            damage(&mut random, &mut bytes);
             bytes
         } else {
             vec![0; usize::try_from(random.below(200)).unwrap()]

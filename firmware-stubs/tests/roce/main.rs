@@ -19,6 +19,9 @@ mod paths;
 mod prediction;
 mod random;
 mod reliable;
+#[expect(unreachable_pub, reason = "the oracle with a guest has it too")]
+#[path = "../../../tests/src/oracle/rows.rs"]
+mod rows;
 mod scripts;
 mod services;
 mod unknown;

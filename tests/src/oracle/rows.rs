@@ -1,7 +1,7 @@
 //! The thirty-two faults, as data: what is done, and what must come of it.
 //!
-//! The numbers are those of `firmware-stubs/tests/roce/oracle.rs`, where both ends are ours and
-//! the clock is moved by hand. What the standard says stands in [`Row::standard`]. Where Linux's
+//! `firmware-stubs/tests/roce/oracle.rs` carries the same rows out with both ends ours and a clock
+//! that is moved by hand. What the standard says stands in [`Row::standard`]. Where Linux's
 //! rxe (of Linux 6.12) takes part and departs from it, [`Row::departures`] has what comes of it
 //! instead.
 

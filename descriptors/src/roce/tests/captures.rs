@@ -2,22 +2,14 @@
 
 use crate::roce::*;
 
+#[expect(unreachable_pub, reason = "other crates have it too")]
+#[path = "../../../../tests/data/roce/frames.rs"]
+mod pcap;
+
+use pcap::frames;
+
 const VERBS: &[u8] = include_bytes!("../../../../tests/data/roce/verbs-ipv4.pcap");
 const PERFTEST: &[u8] = include_bytes!("../../../../tests/data/roce/perftest-ipv4.pcap");
-
-/// The frames of a pcap file, little-endian.
-fn frames(mut file: &[u8]) -> Vec<&[u8]> {
-    assert_eq!(file[..4], [0xd4, 0xc3, 0xb2, 0xa1]);
-    file = &file[24..];
-    let mut frames = Vec::new();
-    while !file.is_empty() {
-        let length = u32::from_le_bytes(file[8..12].try_into().unwrap());
-        let (frame, rest) = file[16..].split_at(usize::try_from(length).unwrap());
-        frames.push(frame);
-        file = rest;
-    }
-    frames
-}
 
 #[test]
 fn every_frame_of_linux_parses_verifies_and_is_rebuilt_byte_for_byte() {
