@@ -4,7 +4,7 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use vfio_bindings::bindings::vfio as abi;
 
@@ -50,6 +50,8 @@ pub(super) struct Session {
     mastered: AtomicBool,
     mapped: Mutex<BTreeMap<BarIndex, Vec<MappedArea>>>,
     held: Mutex<Option<Held>>,
+    /// Locked by who closes.
+    closing: Mutex<()>,
 }
 
 /// What is let go at the end.
@@ -115,6 +117,7 @@ impl Session {
             mastered: AtomicBool::new(false),
             mapped: Mutex::default(),
             held: Mutex::new(Some(held)),
+            closing: Mutex::default(),
             device,
         });
         session.quiet().and_then(|()| session.watch(options)).inspect_err(|_| session.close())?;
@@ -147,7 +150,7 @@ impl Session {
             release_limit: options.release_limit,
             close: Box::new(move || {
                 if let Some(session) = session.upgrade() {
-                    session.close();
+                    session.close_overdue();
                 }
             }),
         });
@@ -199,8 +202,22 @@ impl Session {
     }
 
     /// Lets everything go: events, interrupts, bus mastering, the state of the device, its
-    /// mappings, its BARs, its file, its group. Closing twice is harmless.
+    /// mappings, its BARs, its file, its group. Closing twice is harmless. When it returns the
+    /// function can be opened again, whoever closed it.
     pub(super) fn close(&self) {
+        let _closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.let_go();
+    }
+
+    /// The same for the watcher, which must not wait for one who closes: he waits for its thread.
+    pub(super) fn close_overdue(&self) {
+        match self.closing.try_lock() {
+            Err(TryLockError::WouldBlock) => {}
+            Ok(_) | Err(TryLockError::Poisoned(_)) => self.let_go(),
+        }
+    }
+
+    fn let_go(&self) {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Held { watcher, attachment, claim }) = held else { return };
         self.device.liveness().close();

@@ -170,3 +170,36 @@ fn a_command_that_is_not_written_changes_nothing_of_what_is_known() {
     machine.write_command(MEMORY).unwrap();
     assert_eq!(machine.state(), LivenessState::Live);
 }
+
+#[test]
+fn a_function_that_the_watcher_closes_can_be_opened_when_its_owner_has_closed_it_too() {
+    let machine = machine("fff0:00:00.7");
+    let address = machine.session.address;
+    machine.write_command(MEMORY_AND_MASTER).unwrap();
+    let (reached, closing) = std::sync::mpsc::channel();
+    let (go_on, told) = std::sync::mpsc::channel::<()>();
+    let told = std::sync::Mutex::new(told);
+    machine.file.before_accesses(move |offset, write| {
+        if write && offset == COMMAND {
+            reached.send(()).unwrap();
+            // Until it is dropped.
+            let _ = told.lock().unwrap().recv();
+        }
+        Ok(())
+    });
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| machine.session.close_overdue());
+        closing.recv().unwrap();
+        let owner = scope.spawn(|| {
+            machine.session.close();
+            Claim::take(address).map(drop).map_err(|refusal| refusal.text())
+        });
+        // The watcher waits for nobody.
+        machine.session.close_overdue();
+        // An owner who does not wait would be through by then, and find the function taken.
+        std::thread::sleep(core::time::Duration::from_millis(50));
+        drop(go_on);
+        assert_eq!(owner.join().unwrap(), Ok(()));
+        watcher.join().unwrap();
+    });
+}
