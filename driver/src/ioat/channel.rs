@@ -333,9 +333,6 @@ impl<T> Channel<T> {
     #[inline]
     pub fn commit(&mut self) -> Result<(), ChannelError> {
         let Some(count) = self.ring.issue() else { return Ok(()) };
-        if self.ring.take_streamed() {
-            barrier::write_combining_flush();
-        }
         // As little as possible is stored between the last descriptor and the doorbell, so
         // that both lines are on their way together.
         let rung = self.doorbell.ring(barrier::doorbell(), count);

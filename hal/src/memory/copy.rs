@@ -93,6 +93,20 @@ pub(super) unsafe fn copy_in(bytes: &[u8], destination: *mut u8) {
     compiler_fence(Ordering::SeqCst);
 }
 
+/// Copies bytes within shared memory, once and now, as [`copy_out`] and [`copy_in`] do.
+///
+/// # Safety
+///
+/// As [`copy_bytes`].
+#[inline(always)]
+pub(super) unsafe fn copy_within(source: *const u8, destination: *mut u8, length: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { copy_bytes(source, destination, length) };
+    // ORDERING: SeqCst, for the compiler only: to it somebody may look, or change the
+    // source, here.
+    compiler_fence(Ordering::SeqCst);
+}
+
 /// Sets `length` bytes to the bytes of `pattern`, lowest first, over and over.
 ///
 /// # Safety
@@ -115,7 +129,8 @@ pub(super) unsafe fn fill_pattern(destination: *mut u8, length: usize, pattern: 
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), tail, length - whole) };
 }
 
-/// Sets `length` bytes of `memory` from `offset` to `value`.
+/// Sets `length` bytes of `memory` from `offset` to `value`, now: neither left out nor moved
+/// behind what follows.
 ///
 /// # Errors
 ///
@@ -129,6 +144,8 @@ pub fn fill_bytes_of(
     let start = memory.checked_pointer(offset, length)?;
     // SAFETY: `checked_pointer` proved the range valid for writes while `memory` lives.
     unsafe { core::ptr::write_bytes(start, value, length) };
+    // ORDERING: SeqCst, for the compiler only, as in `copy_in`.
+    compiler_fence(Ordering::SeqCst);
     Ok(())
 }
 

@@ -34,7 +34,7 @@ pub use lend::lend;
 pub use mapping::{Pages, page_size};
 pub use pinned::PinnedMemory;
 pub use shared::{OutOfBounds, SharedMemory};
-pub use slots::{Slot, Slots};
+pub use slots::{Slot, Slots, StreamBatch};
 
 use thiserror::Error;
 

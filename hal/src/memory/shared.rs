@@ -14,7 +14,7 @@ use thiserror::Error;
 use vm_memory::VolatileSlice;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::copy::{copy_bytes, copy_in, copy_out, load_word, prefetch_line, store_word};
+use super::copy::{copy_in, copy_out, copy_within, load_word, prefetch_line, store_word};
 use super::mapping::Mapping;
 use super::{MemoryError, Pages, PinnedMemory, Slots};
 use crate::address::{ByteLength, HostAddress};
@@ -343,7 +343,7 @@ impl SharedMemory {
         let from = source.checked_pointer(source_offset, length)?;
         let to = self.checked_pointer(offset, length)?;
         // SAFETY: both ranges were checked against live regions.
-        unsafe { copy_bytes(from, to, length) };
+        unsafe { copy_within(from, to, length) };
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::copy::prefetch_line_for_write;
 use super::{OutOfBounds, SharedMemory};
+use crate::barrier::write_combining_flush;
 
 /// What a slot holds: plain bytes, a whole number of 64-bit words.
 pub trait Slot: FromBytes + IntoBytes + Immutable + KnownLayout {}
@@ -146,49 +147,12 @@ impl<T: Slot> Slots<T> {
         }
     }
 
-    /// Stores a whole slot past the caches where it is one aligned cache line and the
-    /// processor can, and as [`store_words`](Self::store_words) elsewhere.
-    ///
-    /// A line that a software device on another processor has read would be asked back
-    /// before each store; this way nobody waits for it, and the device fetches it from
-    /// memory. The stores are ordered by
-    /// [`write_combining_flush`](crate::barrier::write_combining_flush) and by nothing less:
-    /// until then the slot has its old value, its new one, or a part of each, like memory
-    /// that a device writes.
-    ///
-    /// The thread that streams makes that flush itself, after the last slot of a batch and
-    /// before anything that lets another thread or the device look at the slots: a doorbell,
-    /// a Release store, the end of the thread, or giving the table away. A channel that
-    /// streams belongs to one thread at a time by `&mut`, and whoever moves it with slots
-    /// that were streamed and not flushed has them read in part. Nothing but the value of
-    /// plain words of shared memory is at stake.
-    ///
-    /// # Panics
-    ///
-    /// When `index` is not below [`count`](Self::count).
+    /// A batch of stores past the caches. Its end waits until they are visible, so that
+    /// nothing is to be remembered: a doorbell, a Release store, another thread and the end
+    /// of the table come after it.
     #[inline(always)]
-    pub fn stream<const N: usize>(&self, index: usize, values: [u64; N]) {
-        const { assert!(N == Self::WORDS, "a whole slot is streamed") };
-        if index >= self.count {
-            word_out_of_range(index, 0, self.count);
-        }
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if N == 8 && self.first.addr().is_multiple_of(64) {
-            for pair in 0..4 {
-                // SAFETY: `index < count`, and the pairs are the eight words of the slot.
-                let address = unsafe { self.first.add(index * 8 + pair * 2) };
-                // SAFETY:
-                // 1. Inside the checked range, and aligned to 16 since the table is to 64.
-                // 2. Every x86-64 processor has SSE2.
-                // 3. To the rest of the process it is a store by somebody else: nobody holds
-                //    a reference, and slots are accessed by atomic words. The flush that the
-                //    intrinsic wants before other accesses is the caller's, as documented;
-                //    without it a word read is old, new or torn, and any value is valid.
-                unsafe { stream_pair(address, values[pair * 2], values[pair * 2 + 1]) };
-            }
-            return;
-        }
-        self.store_words(index, 0, values);
+    pub fn streaming(&self) -> StreamBatch<'_, T> {
+        StreamBatch { slots: self }
     }
 
     /// Asks the processor for the line of a slot that will be written soon; does nothing when
@@ -209,6 +173,64 @@ impl<T: Slot> Slots<T> {
         let address = unsafe { self.first.add(index * Self::WORDS + word) };
         // SAFETY: aligned to 8 and alive by the type invariant; only used as an atomic.
         unsafe { AtomicU64::from_ptr(address) }
+    }
+}
+
+/// Stores past the caches, which a
+/// [`write_combining_flush`](crate::barrier::write_combining_flush) when it is dropped puts
+/// in order with all that follows.
+///
+/// Until then a slot has its old value, its new one, or a part of each, like memory that a
+/// device writes. One that is forgotten (`core::mem::forget`) leaves it so: nothing but the
+/// value of plain words of shared memory is at stake.
+#[derive(Debug)]
+#[must_use = "a batch is flushed when it is dropped"]
+pub struct StreamBatch<'a, T> {
+    slots: &'a Slots<T>,
+}
+
+impl<T: Slot> StreamBatch<'_, T> {
+    /// Stores a whole slot past the caches where it is one aligned cache line and the
+    /// processor can, and as [`Slots::store_words`] elsewhere.
+    ///
+    /// A line that a software device on another processor has read would be asked back
+    /// before each store; this way nobody waits for it, and the device fetches it from
+    /// memory.
+    ///
+    /// # Panics
+    ///
+    /// When `index` is not below [`Slots::count`].
+    #[inline(always)]
+    pub fn store<const N: usize>(&self, index: usize, values: [u64; N]) {
+        const { assert!(N == Slots::<T>::WORDS, "a whole slot is streamed") };
+        let slots = self.slots;
+        if index >= slots.count {
+            word_out_of_range(index, 0, slots.count);
+        }
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if N == 8 && slots.first.addr().is_multiple_of(64) {
+            for pair in 0..4 {
+                // SAFETY: `index < count`, and the pairs are the eight words of the slot.
+                let address = unsafe { slots.first.add(index * 8 + pair * 2) };
+                // SAFETY:
+                // 1. Inside the checked range, and aligned to 16 since the table is to 64.
+                // 2. Every x86-64 processor has SSE2.
+                // 3. To the rest of the process it is a store by somebody else: nobody holds
+                //    a reference, and slots are accessed by atomic words. The flush that the
+                //    intrinsic wants before other accesses comes with the end of the batch;
+                //    without it a word read is old, new or torn, and any value is valid.
+                unsafe { stream_pair(address, values[pair * 2], values[pair * 2 + 1]) };
+            }
+            return;
+        }
+        slots.store_words(index, 0, values);
+    }
+}
+
+impl<T> Drop for StreamBatch<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        write_combining_flush();
     }
 }
 
@@ -269,21 +291,19 @@ mod tests {
     }
 
     #[test]
-    fn a_streamed_slot_is_there_after_the_flush() {
+    fn a_streamed_slot_is_there_after_the_batch() {
         // Whole lines, and the same off their alignment.
         for offset in [64, 72] {
             let memory = SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).unwrap();
             let slots = memory.slots::<[u64; 8]>(offset, 3).unwrap();
             slots.write(2, &[9; 8]);
-            slots.stream(1, [1, 2, 3, 4, 5, 6, 7, 8]);
-            crate::barrier::write_combining_flush();
+            slots.streaming().store(1, [1, 2, 3, 4, 5, 6, 7, 8]);
             assert_eq!(slots.read(1), [1, 2, 3, 4, 5, 6, 7, 8]);
             assert_eq!((slots.read(0)[7], slots.read(2)[0]), (0, 9));
         }
         let memory = SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).unwrap();
         let small = memory.slots::<[u64; 2]>(0, 4).unwrap();
-        small.stream(0, [3, 4]);
-        crate::barrier::write_combining_flush();
+        small.streaming().store(0, [3, 4]);
         assert_eq!(small.read(0), [3, 4]);
     }
 
@@ -291,7 +311,7 @@ mod tests {
     #[should_panic(expected = "slot 3 word 0 of 3")]
     fn streaming_past_the_end_is_a_bug_of_the_caller() {
         let memory = SharedMemory::allocate(ByteLength::SIZE_4K, Pages::Base).unwrap();
-        memory.slots::<[u64; 2]>(0, 3).unwrap().stream(3, [1, 2]);
+        memory.slots::<[u64; 2]>(0, 3).unwrap().streaming().store(3, [1, 2]);
     }
 
     #[test]

@@ -124,8 +124,6 @@ pub(super) struct Ring<T> {
     withdrawn: u64,
     is_shut: bool,
     streaming: Streaming,
-    /// Descriptors were streamed that no flush has ordered yet.
-    is_streamed: bool,
     /// The operation that was cut off while it was fed in pieces.
     cut: Option<u64>,
 }
@@ -170,7 +168,6 @@ impl<T> Ring<T> {
             withdrawn: 0,
             is_shut: false,
             streaming: Streaming::new(options.software),
-            is_streamed: false,
             cut: None,
         };
         ring.link();
@@ -243,13 +240,6 @@ impl<T> Ring<T> {
     #[inline(always)]
     pub(super) fn prefetch(&self) {
         self.table.prefetch_for_write(self.slot(self.head));
-    }
-
-    /// Whether descriptors were streamed since it was asked last: they need a
-    /// [`write_combining_flush`](vdk_hal::barrier::write_combining_flush) before the doorbell.
-    #[inline(always)]
-    pub(super) fn take_streamed(&mut self) -> bool {
-        core::mem::take(&mut self.is_streamed)
     }
 
     /// What an address in a completion word or in CHANSTS means.

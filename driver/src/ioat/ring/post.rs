@@ -1,7 +1,8 @@
 //! Writing descriptors into free slots.
 
-use vdk_descriptors::ioat::{IoatControl, Operation};
+use vdk_descriptors::ioat::{IoatControl, IoatDescriptor, Operation};
 use vdk_descriptors::sg::{CopySegment, SgEntry};
+use vdk_hal::memory::StreamBatch;
 
 use super::super::Cookie;
 use super::super::error::RejectReason;
@@ -93,6 +94,8 @@ impl<T> Ring<T> {
         let mut long = None;
         // What is streamed is so one later: the last one may still be marked, so it is stored.
         let mut staged = [0; 3];
+        // Flushed at the end of this function, before anything is handed over.
+        let batch = (STREAM && head != self.end).then(|| self.table.streaming());
         while head != self.end {
             let Some((segment, owner)) = copies.next() else { break };
             let Transfer { source, destination, length } = segment.into();
@@ -106,9 +109,9 @@ impl<T> Ring<T> {
                 marked = head + 1;
                 word |= self.mark;
             }
-            if STREAM {
+            if let Some(batch) = &batch {
                 if head != first {
-                    self.stream(head - 1, staged);
+                    self.stream(batch, head - 1, staged);
                 }
                 staged = [word, source, destination];
             } else {
@@ -122,8 +125,8 @@ impl<T> Ring<T> {
         if STREAM && count > 0 {
             let [word, source, destination] = staged;
             self.write(head - 1, word, source, destination);
-            self.is_streamed = true;
         }
+        drop(batch);
         (self.head, self.marked, self.last_word, self.bytes) = (head, marked, word, bytes);
         self.posted += count;
         self.streaming.count(count);
@@ -191,10 +194,10 @@ impl<T> Ring<T> {
 
     /// Writes a whole descriptor past the caches.
     #[inline(always)]
-    fn stream(&self, index: u64, words: [u64; 3]) {
+    fn stream(&self, batch: &StreamBatch<'_, IoatDescriptor>, index: u64, words: [u64; 3]) {
         let [word, source, destination] = words;
         let next = self.base + ((index + 1) & self.mask) * SLOT_BYTES;
-        self.table.stream(self.slot(index), [word, source, destination, next, 0, 0, 0, 0]);
+        batch.store(self.slot(index), [word, source, destination, next, 0, 0, 0, 0]);
     }
 
     /// A transfer above the cap, as several descriptors; `None` when there is no room or it
