@@ -289,6 +289,27 @@ fn drivers_of_every_kind_work_in_one_address_space() {
 }
 
 #[test]
+fn a_driver_is_not_started_in_an_address_space_that_its_device_does_not_see() {
+    let session = |kind| {
+        let node: Arc<dyn PciNode> = StubNode::new(kind, StubOptions::default()).unwrap();
+        Session::open(&node, "test").unwrap()
+    };
+    let elsewhere = SoftIommu::new(SoftIommuOptions::default()).domain();
+    let domain = Domain::new(elsewhere, AddressWidth::FULL).unwrap();
+    let says = |error: &dyn std::error::Error| {
+        let text = error.to_string();
+        assert!(text.contains("make the domain over `Session::dma`"), "{text}");
+    };
+    says(&Edu::start_in(session(StubKind::Edu), &domain).unwrap_err());
+    says(&Ioat::start_in(session(StubKind::Ioat), &domain).unwrap_err());
+    let options = ControllerOptions::default();
+    says(&Controller::start_in(session(StubKind::Nvme), &domain, options).unwrap_err());
+    let own = session(StubKind::Edu);
+    let domain = Domain::new(own.dma().unwrap(), AddressWidth::FULL).unwrap();
+    Edu::start_in(own, &domain).unwrap();
+}
+
+#[test]
 fn an_interrupt_that_comes_just_after_a_sleep_is_not_lost() {
     const STATUS: u64 = 0x20;
     const INTERRUPT_RAISE: u64 = 0x60;

@@ -63,8 +63,12 @@ impl Edu {
     ///
     /// # Errors
     ///
-    /// As [`start`](Self::start).
+    /// As [`start`](Self::start), and [`SessionError::OtherAddressSpace`] for a domain over
+    /// another address space; the device was not touched then.
+    ///
+    /// [`SessionError::OtherAddressSpace`]: crate::kit::SessionError::OtherAddressSpace
     pub fn start_in(session: Session, domain: &Domain) -> Result<Self, EduError> {
+        session.check_domain(domain)?;
         session.enable_memory()?;
         // PANIC: the constant is a valid index.
         let bar = session.bar(BarIndex::new(edu::BAR).expect("BAR 0 exists"))?;

@@ -148,12 +148,16 @@ impl Controller {
     ///
     /// # Errors
     ///
-    /// As [`start`](Self::start).
+    /// As [`start`](Self::start), and [`SessionError::OtherAddressSpace`] for a domain over
+    /// another address space; the device was not touched then.
+    ///
+    /// [`SessionError::OtherAddressSpace`]: crate::kit::SessionError::OtherAddressSpace
     pub fn start_in(
         session: Session,
         domain: &Domain,
         options: ControllerOptions,
     ) -> Result<Self, StartError> {
+        session.check_domain(domain)?;
         let domain = domain.with_width(AddressWidth::FULL);
         Device::start(session, domain, options).map(|device| Self { device: Arc::new(device) })
     }

@@ -26,6 +26,11 @@ pub(crate) struct AddressSpace {
 }
 
 impl AddressSpace {
+    /// Compared by where the mappers are: two views of one mapper are one.
+    pub(super) fn is_over(&self, mapper: &Arc<dyn DmaMapper>) -> bool {
+        core::ptr::addr_eq(Arc::as_ptr(&self.mapper), Arc::as_ptr(mapper))
+    }
+
     pub(super) fn new(mapper: Arc<dyn DmaMapper>, placement: Placement) -> Result<Arc<Self>, DomainError> {
         let (name, geometry) = (mapper.name(), mapper.geometry());
         check_geometry(&name, &geometry)?;

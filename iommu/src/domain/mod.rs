@@ -190,6 +190,12 @@ impl Domain {
         self.space.statistics()
     }
 
+    /// Whether the address space is that of `mapper`: the very same one, not one like it.
+    #[must_use]
+    pub fn is_over(&self, mapper: &Arc<dyn DmaMapper>) -> bool {
+        self.space.is_over(mapper)
+    }
+
     /// The name of the address space, as the mapper gave it.
     #[must_use]
     pub fn name(&self) -> &str {

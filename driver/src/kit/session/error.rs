@@ -48,6 +48,19 @@ pub enum SessionError {
         /// How many the driver needs.
         required: u16,
     },
+    /// A driver was given a domain that its function's DMA does not go through.
+    #[error(
+        "{function}: its DMA goes through {own}, and the domain is over {given}: make the domain over \
+         `Session::dma`, or open the function into the address space of the domain"
+    )]
+    OtherAddressSpace {
+        /// The function.
+        function: String,
+        /// Its address space.
+        own: String,
+        /// That of the domain.
+        given: String,
+    },
     /// A reset.
     #[error(transparent)]
     Reset(#[from] ResetError),
