@@ -100,6 +100,21 @@ impl VfioInterrupts {
         }
     }
 
+    /// Has the kernel look whether the line is up already: it was raised while nobody
+    /// listened, and not every interrupt controller signals a level that does not change. The
+    /// end of a mask looks at the function itself. A line that was signalled meanwhile may be
+    /// signalled twice.
+    fn look_at_line(&self) {
+        let index = index_of(InterruptKind::Intx);
+        for action in [abi::VFIO_IRQ_SET_ACTION_MASK, abi::VFIO_IRQ_SET_ACTION_UNMASK] {
+            let message = irq_message(index, abi::VFIO_IRQ_SET_DATA_NONE | action, 0, 1);
+            if let Err(error) = self.send(InterruptKind::Intx, message) {
+                log::warn!("a line that was raised before may not be noticed: {error}");
+                return;
+            }
+        }
+    }
+
     /// Notes that everything is disabled, as it is after a reset.
     pub(super) fn forget(&self) {
         *self.lock() = None;
@@ -151,6 +166,9 @@ impl Interrupts for VfioInterrupts {
         // In one call, in the order of the vectors. When it fails the kernel undoes it.
         self.send(kind, connect_message(index_of(kind), 0, events.iter().map(Option::as_ref)))?;
         *enabled = Some((kind, asked));
+        if kind == InterruptKind::Intx && info.maskable {
+            self.look_at_line();
+        }
         Ok(())
     }
 

@@ -67,6 +67,24 @@ fn line(guest: &Guest) -> Result<()> {
         "disabling signals nothing",
         if event.take() == 0 { Ok(()) } else { Err(anyhow!("it signalled")) },
     );
+    guest.part(
+        "a line that was raised while it was disabled signals when it is enabled anew",
+        (|| {
+            for _ in 0..3 {
+                write(raise, 0x200)?;
+                ensure!(!event.wait(SHORT)?, "a line signalled that nobody listens to");
+                interrupts.enable(kind, &[Some(event.clone())])?;
+                ensure!(event.wait(LONG)?, "it did not signal");
+                write(acknowledge, u32::MAX)?;
+                // Whatever came twice is taken; a line that is down is silent.
+                let _ = event.take();
+                interrupts.unmask(kind, 0)?;
+                ensure!(!event.wait(SHORT)?, "a line signalled that was down");
+                interrupts.disable_all(kind)?;
+            }
+            Ok(())
+        })(),
+    );
     Ok(())
 }
 
