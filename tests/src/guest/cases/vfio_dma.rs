@@ -5,9 +5,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
+use vdk_descriptors::sg::SgEntry;
 use vdk_driver::edu::{Completion, Edu, TransferDirection};
 use vdk_driver::kit::Session;
-use vdk_hal::address::{Bdf, ByteLength};
+use vdk_driver::nvme::{CompletionMode, Controller, ControllerOptions, QueueOptions};
+use vdk_hal::address::{Bdf, ByteLength, Iova};
 use vdk_hal::dma::UnmapError;
 use vdk_hal::function::{OpenError, PciFunction, PciNode};
 use vdk_hal::memory::{Pages, SharedMemory};
@@ -20,6 +22,8 @@ use crate::guest::{Case, Guest};
 
 pub(super) const CASES: &[Case] = &[
     Case { name: "vfio-share", shows: "two functions share one address space", run: share },
+    Case { name: "vfio-drivers", shows: "two drivers work in one address space", run: drivers },
+    Case { name: "vfio-width", shows: "addresses are as wide as the IOMMU, and no wider", run: width },
     Case { name: "vfio-map", shows: "memory is mapped and unmapped by one call each", run: map },
     Case { name: "vfio-leave", shows: "mappings end with the function, and the memory is free", run: leave },
 ];
@@ -95,6 +99,86 @@ fn share(guest: &Guest) -> Result<()> {
             Ok(())
         })(),
     );
+    Ok(())
+}
+
+/// The device is edu, the other one an NVMe controller: each driver reaches what was mapped
+/// for the other.
+fn drivers(guest: &Guest) -> Result<()> {
+    let space = SharedAddressSpace::new();
+    let session = |address, address_space| {
+        let options = VfioOptions { address_space, ..options(guest) };
+        let node: std::sync::Arc<dyn PciNode> = std::sync::Arc::new(VfioNode::new(address, options));
+        Session::open(&node, "vdk-guest")
+    };
+    let (first, second) = (address(guest)?, other(guest)?);
+    let shared = || AddressSpace::Shared(space.clone());
+    let edu_session = session(first, shared())?;
+    let domain = Domain::new(edu_session.dma()?, AddressWidth::FULL)?;
+    let alone = session(second, AddressSpace::Own)?;
+    match Controller::start_in(alone, &domain, ControllerOptions::default()) {
+        Err(error) => ensure!(error.to_string().contains("the domain is over"), "{error}"),
+        Ok(_) => bail!("a driver was started in an address space that its device does not see"),
+    }
+    let mut edu = Edu::start_in(edu_session, &domain)?;
+    let nvme = Controller::start_in(session(second, shared())?, &domain, ControllerOptions::default())?;
+    let mut pair = nvme.queue_pair::<()>(QueueOptions::default())?;
+    let namespace = nvme.namespace(1)?;
+    let length = namespace.block_length().to_usize().context("a block")?;
+    ensure!(length <= 2048, "edu's buffer does not take a block of {length:#x}");
+    let memory: DmaRegion<Bidirectional> = edu.domain().map(pages(3)?)?;
+    let bytes: Vec<u8> = (0..=250).cycle().take(length).collect();
+    memory.write(0, &bytes)?;
+    // Through the buffer of the one and a block of the other.
+    let place = |page: usize| memory.segment(page << 12, length);
+    let half = length / 2;
+    for offset in [0, half] {
+        let at = u64::try_from(offset)?;
+        edu.copy_to_buffer(&memory, offset, half, at, Completion::Interrupt, LONG)?;
+    }
+    edu.transfer(TransferDirection::FromBuffer, place(1)?, 0, Completion::Poll, LONG)?;
+    for write in [true, false] {
+        let segment = place(if write { 1 } else { 2 })?;
+        let entry = [SgEntry { iova: segment.iova, length: segment.length }];
+        if write {
+            pair.write(&namespace, 0, &entry, ())?;
+        } else {
+            pair.read(&namespace, 0, &entry, ())?;
+        }
+        pair.commit()?;
+        let mut ended = Vec::new();
+        while ended.is_empty() {
+            pair.wait(CompletionMode::Adaptive, LONG)?;
+            pair.poll(9, |completion| ended.push(completion.result))?;
+        }
+        ensure!(ended == [Ok(0)], "{ended:?}");
+    }
+    let mut found = vec![0; length];
+    memory.read(2 << 12, &mut found)?;
+    ensure!(found == bytes, "the bytes did not arrive");
+    Ok(())
+}
+
+/// The IOMMU has as many address bits as the setting `width` says, fewer than the device:
+/// nothing is mapped above them, neither by choice nor by wish.
+fn width(guest: &Guest) -> Result<()> {
+    let bits: u32 = guest.setting("width")?.parse()?;
+    let limit = 1u64 << bits;
+    let function = open_function(guest)?;
+    let ranges = function.dma().geometry().ranges;
+    let top = ranges.last().context("no addresses")?.last().as_u64();
+    ensure!(top == limit - 1, "the kernel says {top:#x}, the IOMMU has {bits} bits");
+    let domain = Domain::new(function.dma(), AddressWidth::FULL)?;
+    // Address 0 is never chosen, so that one multiple of half of the space is left.
+    let half = ByteLength::new(limit / 2);
+    let upper: DmaRegion<Bidirectional> = domain.map_aligned(pages(1)?, half)?;
+    ensure!(upper.iova().as_u64() == limit / 2, "mapped at {:#x}", upper.iova());
+    ensure!(domain.map_aligned::<Bidirectional>(pages(1)?, half).is_err(), "there is no second one");
+    let _highest: DmaRegion<Bidirectional> = domain.map_at(Iova::new(limit - 4096), pages(1)?)?;
+    for (above, count) in [(limit, 1), (limit - 8192, 3)] {
+        let refused = domain.map_at::<Bidirectional>(Iova::new(above), pages(count)?);
+        ensure!(refused.is_err(), "{count} pages at {above:#x} were mapped");
+    }
     Ok(())
 }
 

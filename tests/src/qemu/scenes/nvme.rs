@@ -60,6 +60,20 @@ cases conformance nvme nvme-life --device 0000:00:06.0 --interface "$interface" 
 # Only Debian's kernel puts functions to sleep.
 [ ! -e /sys/bus/pci/devices/0000:00:06.0/power/runtime_status ] ||
     cases vfio-wake --device 0000:00:06.0 --interface "$interface"
+
+holds() { # process; whether it has a VFIO device open
+    ls -l "/proc/$1/fd" | grep -q 'vfio-device\|vfio/devices'
+}
+gives_back() {
+    vdk nvme bench 0000:00:06.0 --seconds 600 --interface "$interface" >/tmp/bench 2>&1 &
+    bench=$!
+    await 300 holds $bench || { cat /tmp/bench; return 1; }
+    echo 0000:00:06.0 >/sys/bus/pci/drivers/vfio-pci/unbind
+    if wait $bench; then cat /tmp/bench; echo "the benchmark went on"; return 1; fi
+    grep -q "the system asked for the device back" /tmp/bench || { cat /tmp/bench; return 1; }
+    [ ! -e /sys/bus/pci/devices/0000:00:06.0/driver ]
+}
+check "a benchmark ends, and says why, when the system asks for the device" gives_back
 "#;
 
 const NVME_SLOW_CASES: &str = r#"

@@ -6,8 +6,10 @@ use super::nvme::{NVME, NVME_DRIVE};
 use super::{IOMMUFD, TYPE1};
 use crate::qemu::scene::{Drive, Kernel, Scene};
 
-/// Both, and an edu behind a port, `0000:01:00.0`.
+/// Both, and an edu behind a port, `0000:01:00.0`; an IOMMU of 39 address bits.
 const VFIO: &[&str] = &[
+    "-global",
+    "intel-iommu.aw-bits=39",
     "-device",
     "edu,addr=05.0",
     "-drive",
@@ -55,9 +57,10 @@ const VFIO_CASES: &str = r#"
 for function in 0000:00:05.0 0000:00:06.0 0000:01:00.0; do
     check "$function is bound to vfio-pci" give $function vfio-pci
 done
-cases vfio-open vfio-regions vfio-busy vfio-kill vfio-unbind vfio-power vfio-share vfio-leave vfio-user vfio-map \
-    --device 0000:00:05.0 --interface "$interface" --set other=0000:00:06.0 --set mebibytes=128
-cases vfio-open vfio-regions vfio-power vfio-leave --device 0000:00:06.0 --interface "$interface"
+cases vfio-open vfio-regions vfio-busy vfio-kill vfio-unbind vfio-power vfio-share vfio-drivers vfio-leave vfio-user \
+    vfio-map --device 0000:00:05.0 --interface "$interface" --set other=0000:00:06.0 --set mebibytes=128
+cases vfio-open vfio-regions vfio-power vfio-leave vfio-width --device 0000:00:06.0 --interface "$interface" \
+    --set width=39
 cases conformance vfio-unplug --device 0000:01:00.0 --interface "$interface" --set id=edu0
 "#;
 

@@ -205,9 +205,13 @@ pub(super) fn unplug(guest: &Guest) -> Result<()> {
             .next_device_event()
             .filter(|event| matches!(event, DeviceEvent::Removed | DeviceEvent::ReleaseRequested));
     }
-    // It may succeed while the device is only asked for, and fails once it is gone; either way
-    // every command has ended.
-    let _ = bed.pair.recover(|completion| note(&mut ended, &mut twice, completion));
+    // It may succeed while the device is only asked for, and fails once it is gone, also in the
+    // middle of the new start; what must not be is that nothing stopped the controller. Either
+    // way every command has ended.
+    let recovered = bed.pair.recover(|completion| note(&mut ended, &mut twice, completion));
+    let stopped = !matches!(recovered, Err(RecoverError::Reset(ResetError::NotStopped(_))));
+    ensure!(stopped, "after {told:?} the recovery ended with {recovered:?}");
+    ensure!(recovered.is_ok() == bed.pair.failure().is_none(), "{recovered:?}, {:?}", bed.pair.failure());
     ensure!(twice.is_none(), "command {twice:?} ended twice");
     ensure!(ended.len() as u64 == total, "{} of {total} commands ended", ended.len());
     Ok(())
