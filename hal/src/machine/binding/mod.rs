@@ -75,7 +75,8 @@ impl<'a> Binder<'a> {
         Self { machine, control, forced: false, trial: false }
     }
 
-    /// The same, taking functions that are in use as well when `forced`.
+    /// The same, taking functions that are in use as well when `forced`. What no IOMMU confines
+    /// is refused all the same.
     #[must_use]
     pub fn forced(mut self, forced: bool) -> Self {
         self.forced = forced;
@@ -207,18 +208,16 @@ impl<'a> Binder<'a> {
         self.machine.driver(address).is_some_and(|driver| is_vfio(&driver))
     }
 
-    /// Refuses functions that are in use or that `vfio-pci` would not take.
+    /// Refuses functions that are in use unless forced, and those that `vfio-pci` would not take.
     fn refuse_unfit(&self, wanting: &[&SysfsFunction]) -> Result<(), TransferError> {
-        if self.forced {
-            return Ok(());
-        }
         let mut usage = Vec::new();
-        for function in wanting {
+        for function in wanting.iter().filter(|_| !self.forced) {
             usage.extend(self.machine.usage(function).into_iter().map(|one| (function.address, one)));
         }
         if !usage.is_empty() {
             return Err(TransferError::InUse { usage });
         }
+        // Forced or not: it would be taken from its driver for nothing.
         let unconfined = |function: &&&SysfsFunction| function.iommu_group.is_none();
         match wanting.iter().find(unconfined) {
             Some(function) => Err(TransferError::NoIommu { address: function.address }),

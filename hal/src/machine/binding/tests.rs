@@ -211,7 +211,14 @@ fn what_is_missing_is_named_before_anything_changes() {
     assert_eq!(bind(&fake, &[ONE]), Err(TransferError::NoDriverOverride { address: address(ONE) }));
 
     fake.function(THREE, NET, "ixgbe");
-    assert_eq!(bind(&fake, &[THREE]), Err(TransferError::NoIommu { address: address(THREE) }));
+    fake.written.borrow_mut().clear();
+    for (forced, trial) in [(false, false), (true, false), (true, true)] {
+        let machine = fake.machine();
+        let binder = Binder::new(&machine, &fake).forced(forced).trial(trial);
+        let refused = binder.bind(&[address(THREE)], false, None);
+        assert_eq!(refused, Err(TransferError::NoIommu { address: address(THREE) }), "{forced} {trial}");
+    }
+    assert!(fake.written.borrow().is_empty());
     fake.function("0000:00:00.0", "0x060000\n", "");
     let bridge = bind(&fake, &["0000:00:00.0"]);
     assert!(matches!(bridge, Err(TransferError::InUse { usage }) if usage[0].1 == Usage::Bridge));
