@@ -154,7 +154,7 @@ pub enum MapError {
     },
     /// The process may not lock so much memory.
     #[error(
-        "needs {needed} of locked memory, {in_use} are in use and the limit is {limit}{}: `ulimit -l {fix_kib}`",
+        "needs {needed} of locked memory, {in_use} are in use and the limit is {limit}{}; {fix}",
         scope(.per_user)
     )]
     LockedMemory {
@@ -164,8 +164,8 @@ pub enum MapError {
         in_use: ByteLength,
         /// The limit.
         limit: ByteLength,
-        /// The limit to set, in KiB.
-        fix_kib: u64,
+        /// The command that raises the limit.
+        fix: String,
         /// The limit is for all processes of the user together, and `in_use` is what this
         /// one has.
         per_user: bool,

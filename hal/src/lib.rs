@@ -34,6 +34,7 @@ pub mod dma;
 pub mod event;
 pub mod function;
 pub mod interrupt;
+mod locked_memory;
 pub mod machine;
 pub mod memory;
 pub mod mmio;

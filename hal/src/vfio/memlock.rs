@@ -6,6 +6,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::address::{ByteLength, IovaRange};
 use crate::dma::MapError;
+use crate::locked_memory::{kib, may_lock_anything, remedy};
 
 /// How much memory counts as locked, and for whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +20,19 @@ pub(super) enum Accounting {
 /// Why the kernel said "out of memory" when `range` was mapped.
 pub(super) fn explain(range: IovaRange, accounting: Accounting) -> MapError {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    judge(range, accounting, getrlimit(Resource::Memlock).current, &status)
+    let limits = getrlimit(Resource::Memlock);
+    judge(range, accounting, (limits.current, limits.maximum), &status)
 }
 
-fn judge(range: IovaRange, accounting: Accounting, limit: Option<u64>, status: &str) -> MapError {
+/// `limits` are the one that holds and the one up to which it can be raised.
+fn judge(
+    range: IovaRange,
+    accounting: Accounting,
+    limits: (Option<u64>, Option<u64>),
+    status: &str,
+) -> MapError {
     let out_of_memory = MapError::System { range, error: std::io::ErrorKind::OutOfMemory };
-    let Some(limit) = limit else { return out_of_memory };
+    let (Some(limit), hard) = limits else { return out_of_memory };
     let field = match accounting {
         Accounting::Process => "VmLck:",
         Accounting::User => "VmPin:",
@@ -44,25 +52,10 @@ fn judge(range: IovaRange, accounting: Accounting, limit: Option<u64>, status: &
         needed: ByteLength::new(needed),
         in_use: ByteLength::new(in_use),
         limit: ByteLength::new(limit),
-        fix_kib: enough.div_ceil(1024),
+        fix: remedy(enough, hard),
         per_user: accounting == Accounting::User,
     }
 }
-
-fn kib(status: &str, field: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
-}
-
-/// Whether the limit does not hold: the process has `CAP_IPC_LOCK`.
-fn may_lock_anything(status: &str) -> bool {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let mask = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & CAP_IPC_LOCK != 0)
-}
-
-/// Bit 14 in Linux's `include/uapi/linux/capability.h`.
-const CAP_IPC_LOCK: u64 = 1 << 14;
 
 #[cfg(test)]
 mod tests {
@@ -71,7 +64,7 @@ mod tests {
 
     fn of(length: u64, accounting: Accounting, limit: Option<u64>, status: &str) -> String {
         let range = IovaRange::new(Iova::new(0x10_0000), ByteLength::new(length)).unwrap();
-        judge(range, accounting, limit, status).to_string()
+        judge(range, accounting, (limit, None), status).to_string()
     }
 
     #[test]
@@ -80,11 +73,18 @@ mod tests {
         let text = of(60 << 20, Accounting::Process, Some(8 << 20), status);
         assert_eq!(
             text,
-            "needs 64 MiB of locked memory, 4 MiB are in use and the limit is 8 MiB: `ulimit -l 65536`"
+            "needs 64 MiB of locked memory, 4 MiB are in use and the limit is 8 MiB; in this shell: ulimit -l 65536"
         );
         let text = of(1 << 20, Accounting::User, Some(64 << 20), status);
         assert!(text.contains("needs 13 MiB") && text.contains("all processes of this user"), "{text}");
-        assert!(text.contains("`ulimit -l 66560`"), "{text}");
+        assert!(text.contains("ulimit -l 66560"), "{text}");
+        let range = IovaRange::new(Iova::new(0x10_0000), ByteLength::new(1 << 20)).unwrap();
+        let limits = (Some(65536), Some(65536));
+        let text = judge(range, Accounting::Process, limits, "CapEff:\t0000000000000000\n").to_string();
+        assert!(
+            text.ends_with("as root, for this shell: prlimit --pid $$ --memlock=1048576:1048576"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -155,7 +155,7 @@ fn a_bar_that_hits_the_limit_of_locked_memory_is_named_in_the_error() {
         needed: ByteLength::SIZE_1G,
         in_use: ByteLength::ZERO,
         limit,
-        fix_kib: 1 << 20,
+        fix: "in this shell: ulimit -l 1048576".to_owned(),
         per_user: false,
     };
     let fault = locked.clone();

@@ -2,6 +2,7 @@
 
 use super::{Finding, count};
 use crate::address::ByteLength;
+use crate::locked_memory::{kib, may_lock_anything, remedy};
 use crate::machine::Machine;
 
 impl Machine {
@@ -30,12 +31,7 @@ impl Machine {
             return Finding::ok(SUBJECT, text);
         }
         let kib = TYPICAL / 1024;
-        let here = match hard {
-            Some(hard) if hard < TYPICAL => {
-                format!("as root, for this shell: prlimit --pid $$ --memlock={TYPICAL}:{TYPICAL}")
-            }
-            _ => format!("in this shell: ulimit -l {kib}"),
-        };
+        let here = remedy(TYPICAL, hard);
         let fix = format!(
             "{here}; for good: echo 'USER - memlock {kib}' > /etc/security/limits.d/vdk.conf and log in again; for a \
              service of systemd: LimitMEMLOCK=64M"
@@ -117,20 +113,6 @@ fn parse_limit(limits: &str) -> Option<(Option<u64>, Option<u64>)> {
     Some((limit()?, limit()?))
 }
 
-fn kib(status: &str, field: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
-}
-
-/// Whether the limit does not hold: the process has `CAP_IPC_LOCK`.
-fn may_lock_anything(status: &str) -> bool {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let mask = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & CAP_IPC_LOCK != 0)
-}
-
-/// Bit 14 in Linux's `include/uapi/linux/capability.h`.
-const CAP_IPC_LOCK: u64 = 1 << 14;
 /// What a driver with a few queues and buffers of some MiB needs.
 const TYPICAL: u64 = 64 << 20;
 /// With less than this not even the rings of most drivers fit.

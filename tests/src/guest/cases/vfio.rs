@@ -361,7 +361,10 @@ fn plain_user(guest: &Guest) -> Result<()> {
     guest.part(
         "with 64 KiB to lock, the limit and the command are told",
         (|| {
-            ensure!(limited.contains("of locked memory") && limited.contains("`ulimit -l "), "{limited}");
+            ensure!(
+                limited.contains("of locked memory") && limited.contains("prlimit --pid $$"),
+                "{limited}"
+            );
             Ok(())
         })(),
     );
