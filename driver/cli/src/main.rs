@@ -6,6 +6,7 @@ mod arguments;
 mod bind;
 mod copy;
 mod demo;
+mod destination;
 mod device;
 mod doctor;
 mod info;
@@ -27,6 +28,7 @@ use log::LevelFilter;
 
 use arguments::{Arguments, Command};
 use doctor::ProblemsFound;
+use output::ReaderGone;
 use signal::Interrupted;
 
 /// Exit code of a command that failed; wrong usage is 2, by clap.
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
     initialise_log(arguments.verbose);
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<ReaderGone>() => ExitCode::SUCCESS,
         // The findings have been printed.
         Err(error) if error.is::<ProblemsFound>() => ExitCode::from(FAILED),
         Err(error) => {

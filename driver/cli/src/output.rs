@@ -49,14 +49,29 @@ impl Table {
     }
 }
 
-/// Writes text to the standard output. A reader that went away (`vdk list | head`) ends
-/// the program without a complaint, as other tools do.
+/// Nobody reads the standard output any more (`vdk list | head`): the program ends in order and
+/// without a complaint, as other tools do.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("nobody reads the standard output any more")]
+pub(crate) struct ReaderGone;
+
+/// Writes text to the standard output.
+///
+/// # Errors
+///
+/// [`ReaderGone`]; what the system says otherwise.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(ReaderGone.into()),
         other => other.context("cannot write to the standard output"),
     }
+}
+
+/// Writes text to the standard error output, for a person, where the standard output has the
+/// bytes.
+pub(crate) fn print_aside(text: &str) -> Result<()> {
+    io::stderr().write_all(text.as_bytes()).context("cannot write to the standard error output")
 }
 
 /// Writes one JSON value and a line end to the standard output.

@@ -4,6 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use vdk_driver::hal::event::{DeviceEvent, DeviceEvents};
 
@@ -66,7 +69,40 @@ impl StopRequest {
             None => Ok(()),
         }
     }
+
+    /// Waits until a file can be read without waiting, or is at its end.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check).
+    pub(crate) fn await_readable(&self, file: &impl AsFd, left: &'static str) -> Result<()> {
+        self.await_ready(file, PollFlags::IN, left)
+    }
+
+    /// Waits until a file can be written without waiting, or nobody reads it any more.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check).
+    pub(crate) fn await_writable(&self, file: &impl AsFd, left: &'static str) -> Result<()> {
+        self.await_ready(file, PollFlags::OUT, left)
+    }
+
+    fn await_ready(&self, file: &impl AsFd, wanted: PollFlags, left: &'static str) -> Result<()> {
+        loop {
+            self.check(left)?;
+            // An end or an error is told by the read or the write that follows.
+            match poll(&mut [PollFd::new(file, wanted)], Some(&SLICE)) {
+                Ok(count) if count > 0 => return Ok(()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("cannot wait for a file"),
+            }
+        }
+    }
 }
+
+/// How long a wait lasts before it looks whether to stop: a signal may come just before it.
+const SLICE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// The user asked to stop. Says how things are left.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -113,5 +149,22 @@ mod tests {
             assert_eq!(stop.check("so").unwrap_err().to_string(), text);
             assert!(!stop.is_set());
         }
+    }
+
+    #[test]
+    fn who_waits_for_a_file_hears_what_the_device_tells() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let events = DeviceEvents::new().unwrap();
+        let stop = StopRequest::listen().unwrap().watching(&events);
+        stop.await_writable(&writer, "so").unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| stop.await_readable(&reader, "so"));
+            events.raise(DeviceEvent::ReleaseRequested);
+            let error = waiting.join().unwrap().unwrap_err().to_string();
+            assert!(error.ends_with("to unbind or remove it: so"), "{error}");
+        });
+        drop(writer);
+        // The end of a file is no wait either.
+        StopRequest::listen().unwrap().await_readable(&reader, "so").unwrap();
     }
 }

@@ -1,6 +1,9 @@
 //! `vdk copy` as a person runs it: identical bytes, or a clear error and no output.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -237,4 +240,80 @@ fn wait_for_partial(folder: &Folder) {
         assert!(begin.elapsed() < Duration::from_secs(60), "the copy did not begin");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[test]
+fn owner_mode_and_links_of_an_existing_output_stay() {
+    let folder = Folder::new("owner");
+    let (input, output) = (folder.input(5000), folder.path("out"));
+    fs::write(&output, b"old").unwrap();
+    // Only root can give files away.
+    let root = fs::metadata(&output).unwrap().uid() == 0;
+    if root {
+        chown(&output, Some(12345), Some(23456)).unwrap();
+    }
+    fs::set_permissions(&output, Permissions::from_mode(0o640)).unwrap();
+    let before = fs::metadata(&output).unwrap();
+    symlink("out", folder.path("link")).unwrap();
+    assert!(copy(&input, &folder.path("link"), &[]).status.success());
+    let after = fs::metadata(&output).unwrap();
+    assert_eq!((after.uid(), after.gid(), after.mode()), (before.uid(), before.gid(), before.mode()));
+    assert_eq!(fs::read(&output).unwrap(), fs::read(&input).unwrap());
+
+    fs::create_dir(folder.path("sub")).unwrap();
+    symlink("sub/first", folder.path("dangling")).unwrap();
+    symlink("new", folder.path("sub/first")).unwrap();
+    assert!(copy(&input, &folder.path("dangling"), &["--verify"]).status.success());
+    assert!(fs::symlink_metadata(folder.path("dangling")).unwrap().is_symlink());
+    assert!(fs::symlink_metadata(folder.path("sub/first")).unwrap().is_symlink());
+    assert_eq!(fs::read(folder.path("sub/new")).unwrap(), fs::read(&input).unwrap());
+}
+
+#[test]
+fn an_output_beside_which_nothing_can_be_made_is_written_in_place() {
+    let folder = Folder::new("in-place");
+    let (input, output, program) = (folder.input(5000), folder.path("out"), folder.path("vdk"));
+    fs::write(&output, [1; 6000]).unwrap();
+    fs::set_permissions(&output, Permissions::from_mode(0o666)).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_vdk"), &program).unwrap();
+    fs::set_permissions(&folder.0, Permissions::from_mode(0o555)).unwrap();
+    let before = fs::metadata(&output).unwrap();
+    let mut command = Command::new(&program);
+    command.arg("copy").args([&input, &output]).arg("--verify");
+    if before.uid() == 0 {
+        command.uid(12345).gid(12345);
+    }
+    let done = command.output().unwrap();
+    fs::set_permissions(&folder.0, Permissions::from_mode(0o755)).unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let after = fs::metadata(&output).unwrap();
+    assert_eq!((after.ino(), after.uid(), after.mode()), (before.ino(), before.uid(), before.mode()));
+    assert_eq!(fs::read(&output).unwrap(), fs::read(&input).unwrap());
+    assert_eq!(folder.names(), ["in", "out", "vdk"]);
+}
+
+#[test]
+fn bytes_on_the_standard_output_are_alone_there() {
+    let folder = Folder::new("standard");
+    let input = folder.input(200_000);
+    for name in ["-", "/dev/stdout"] {
+        let done = copy(&input, Path::new(name), &[]);
+        assert!(done.status.success(), "{name}: {done:?}");
+        assert!(done.stdout == fs::read(&input).unwrap(), "{name}");
+        assert!(String::from_utf8_lossy(&done.stderr).contains("CRC-32"), "{name}");
+        let error = error_of(&copy(&input, Path::new(name), &["--json"]));
+        assert!(error.contains("both go to the standard output"), "{error}");
+    }
+    let mut child = Command::new(env!("CARGO_BIN_EXE_vdk"))
+        .args(["copy", input.to_str().unwrap(), "-"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = child.stdout.take().unwrap();
+    output.read_exact(&mut [0]).unwrap();
+    // The rest has no place in the pipe.
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(folder.names(), ["in"]);
 }

@@ -1,7 +1,8 @@
 //! `vdk nvme` as a person runs it, on the emulated controller.
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn vdk(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_vdk"))
@@ -136,4 +137,88 @@ fn a_measurement_counts_what_it_did() {
         assert_eq!(report["queues"].as_u64().unwrap().to_string(), queues);
         assert!(report["cpu_ns_per_operation"].as_f64().unwrap() > 0.0);
     }
+}
+
+fn spawn(arguments: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vdk"));
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("the binary is built")
+}
+
+fn interrupt(child: &Child) {
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// The exit code, and what it said, of one that must end although its pipes stay open.
+fn ended(child: &mut Child) -> (Option<i32>, String) {
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begin.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            panic!("it did not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (status.code(), said)
+}
+
+#[test]
+fn an_interruption_ends_a_write_that_waits_for_its_input() {
+    let mut child = spawn(&["nvme", "write", "stub:nvme", "--yes"]);
+    let mut input = child.stdin.take().unwrap();
+    // More than a pipe holds: once it is gone the program reads.
+    input.write_all(&[7; (64 << 10) + 1]).unwrap();
+    interrupt(&child);
+    let (code, said) = ended(&mut child);
+    assert!(code == Some(130) && said.contains("interrupted: the device was stopped"), "{code:?} {said}");
+    drop(input);
+}
+
+#[test]
+fn an_interruption_ends_a_read_that_nobody_takes() {
+    let mut child = spawn(&["nvme", "read", "stub:nvme"]);
+    let mut output = child.stdout.take().unwrap();
+    output.read_exact(&mut [0]).unwrap();
+    interrupt(&child);
+    let (code, said) = ended(&mut child);
+    assert!(code == Some(130) && said.contains("interrupted: the device was stopped"), "{code:?} {said}");
+    drop(output);
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_a_read_in_order() {
+    let mut child = spawn(&["nvme", "read", "stub:nvme", "-vv"]);
+    let mut output = child.stdout.take().unwrap();
+    output.read_exact(&mut [0]).unwrap();
+    drop(output);
+    let (code, said) = ended(&mut child);
+    assert!(code == Some(0) && said.contains("the controller was stopped"), "{code:?} {said}");
+}
+
+#[test]
+fn a_read_that_has_no_room_leaves_the_old_file_and_no_other() {
+    let folder = std::env::temp_dir().join(format!("vdk-nvme-room-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("blocks");
+    std::fs::write(&file, "old").unwrap();
+    let limited = "trap '' XFSZ; ulimit -f 40960; exec \"$0\" nvme read stub:nvme -o \"$1\"";
+    let output = Command::new("sh")
+        .args(["-c", limited, env!("CARGO_BIN_EXE_vdk"), file.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && said.contains(file.to_str().unwrap()), "{said}");
+    assert!(said.contains("the partial file was removed"), "{said}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"old");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+    let output = vdk(&["nvme", "read", "stub:nvme", "--blocks", "8", "-o", file.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(std::fs::read(&file).unwrap(), [0; 8 * 512]);
+    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A server, ended when it is dropped.
 struct Server {
@@ -12,7 +13,11 @@ struct Server {
 
 impl Server {
     fn start(stub: &str, extra: &[&str]) -> Self {
-        let path = std::env::temp_dir().join(format!("vdk-cli-{stub}-{}.sock", std::process::id()));
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        // ORDERING: Relaxed; only the number matters.
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("vdk-cli-{stub}-{}-{number}.sock", std::process::id());
+        let path = std::env::temp_dir().join(name);
         let mut child = Command::new(env!("CARGO_BIN_EXE_vdk"))
             .args(["serve", stub, "--json", "--socket"])
             .arg(&path)
@@ -96,4 +101,29 @@ fn what_is_wrong_with_a_socket_is_said_with_the_way_to_mend_it() {
     assert!(error.contains("in use by another server"), "{error}");
     let missing = vdk(&["serve", "toaster", "--socket", "/tmp/x.sock"]);
     assert!(String::from_utf8_lossy(&missing.stderr).contains("toaster"));
+}
+
+#[test]
+fn an_input_without_room_is_refused_before_a_block_is_written() {
+    let folder = std::env::temp_dir().join(format!("vdk-cli-room-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (disk, input) = (folder.join("disk"), folder.join("in"));
+    std::fs::write(&disk, vec![0; 1 << 20]).unwrap();
+    std::fs::write(&input, vec![7; (1 << 20) - 511]).unwrap();
+    let server = Server::start("nvme", &["--disk", text(&disk)]);
+    let device = server.device();
+    let write = |lba: &str| vdk(&["nvme", "write", &device, "--lba", lba, "-i", text(&input), "--yes"]);
+    for (lba, reason) in [("1", "nothing was written"), ("2048", "LBA 2048 is not inside namespace 1")] {
+        let run = write(lba);
+        let error = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert!(run.status.code() == Some(1) && error.contains(reason), "{error}");
+        assert!(std::fs::read(&disk).unwrap() == vec![0; 1 << 20], "blocks were written");
+    }
+    // The last block is filled up with zeros.
+    assert!(write("0").status.success());
+    let mut expected = vec![7; (1 << 20) - 511];
+    expected.resize(1 << 20, 0);
+    assert!(std::fs::read(&disk).unwrap() == expected, "it was not written");
+    drop(server);
+    std::fs::remove_dir_all(&folder).unwrap();
 }

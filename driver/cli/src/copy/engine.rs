@@ -235,4 +235,4 @@ impl Engine {
 }
 
 /// What an interruption leaves.
-const LEFT: &str = "the device was stopped and no output was written";
+pub(super) const LEFT: &str = "the device was stopped and the copy was given up";

@@ -1,9 +1,8 @@
-//! The two files of a copy: an input that must not shrink, and an output that appears
-//! only when it is whole.
+//! The input of a copy, which must not shrink, and a comparison of what came out with it.
 
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -80,130 +79,17 @@ impl Input {
         Ok(())
     }
 
-    fn identity(&self) -> Result<(u64, u64)> {
-        let metadata = self.file.metadata()?;
-        Ok((metadata.dev(), metadata.ino()))
-    }
-}
-
-/// The file that is written.
-///
-/// A regular file is written under a temporary name in the same folder and renamed at the
-/// end; on any other way out, the temporary file is removed. What is not a regular file, such as
-/// a block device or /dev/null, is written in place.
-#[derive(Debug)]
-pub(crate) struct Output {
-    path: PathBuf,
-    file: File,
-    partial: Option<PathBuf>,
-    written: u64,
-}
-
-impl Output {
-    /// Prepares the output of a copy from `input`.
-    pub(crate) fn create(path: &Path, input: &Input) -> Result<Self> {
-        let cannot = || format!("cannot write {}", path.display());
-        match std::fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => bail!("cannot write {}: it is a folder", path.display()),
-            Ok(metadata) if (metadata.dev(), metadata.ino()) == input.identity()? => {
-                bail!(
-                    "{} and {} are the same file: copying would destroy it",
-                    input.path.display(),
-                    path.display()
-                )
-            }
-            Ok(metadata) if !metadata.is_file() => {
-                let file = OpenOptions::new().write(true).open(path).with_context(cannot)?;
-                Ok(Self { path: path.to_owned(), file, partial: None, written: 0 })
-            }
-            Ok(metadata) => Self::create_partial(path, Some(&metadata)).with_context(cannot),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Self::create_partial(path, None).with_context(cannot)
-            }
-            Err(error) => Err(error).with_context(cannot),
-        }
-    }
-
-    fn create_partial(path: &Path, existing: Option<&Metadata>) -> Result<Self> {
-        // A link is followed, so that the file it names is replaced and not the link.
-        let target = if existing.is_some() { path.canonicalize()? } else { path.to_owned() };
-        if existing.is_some() {
-            // The new file takes the old one's name; without the right to write the old one
-            // that would be a way around its permissions.
-            OpenOptions::new().write(true).open(&target)?;
-        }
-        let name = target.file_name().context("the path has no file name")?;
-        let mut partial_name = std::ffi::OsString::from(".");
-        partial_name.push(name);
-        partial_name.push(format!(".vdk-partial-{}", std::process::id()));
-        let partial = target.with_file_name(partial_name);
-        let mode = if existing.is_some() { 0o600 } else { 0o666 };
-        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&partial)?;
-        if let Some(existing) = existing {
-            file.set_permissions(existing.permissions())?;
-        }
-        Ok(Self { path: target, file, partial: Some(partial), written: 0 })
-    }
-
-    /// The open file, for writing from memory; [`produced`](Self::produced) follows.
-    pub(crate) fn file(&mut self) -> &mut File {
-        &mut self.file
-    }
-
-    /// Notes that `count` bytes were written by one call.
-    pub(crate) fn produced(&mut self, count: usize) -> Result<()> {
-        if count == 0 {
-            bail!("{} takes no more bytes after {}", self.path.display(), self.written);
-        }
-        self.written += u64::try_from(count)?;
-        Ok(())
-    }
-
-    /// The context of an error while writing.
-    pub(crate) fn failure(&self) -> String {
-        match self.partial {
-            Some(_) => format!(
-                "cannot write {} beyond {} bytes; the partial file was removed",
+    /// Refuses to write to the file that is read.
+    pub(crate) fn refuse_same(&self, output: &Path) -> Result<()> {
+        let (input, output_metadata) = (self.file.metadata()?, std::fs::metadata(output));
+        if output_metadata.is_ok_and(|output| (output.dev(), output.ino()) == (input.dev(), input.ino())) {
+            bail!(
+                "{} and {} are the same file: copying would destroy it",
                 self.path.display(),
-                self.written
-            ),
-            None => format!(
-                "cannot write {} beyond {} bytes; it is incomplete",
-                self.path.display(),
-                self.written
-            ),
-        }
-    }
-
-    /// Where a reader finds the bytes written so far.
-    pub(crate) fn readable_path(&self) -> &Path {
-        self.partial.as_deref().unwrap_or(&self.path)
-    }
-
-    /// Whether what was written can be read again.
-    pub(crate) fn is_regular(&self) -> bool {
-        self.partial.is_some()
-    }
-
-    /// Makes the file durable and gives it its name.
-    pub(crate) fn finish(mut self) -> Result<()> {
-        if let Some(partial) = &self.partial {
-            self.file.sync_data().with_context(|| self.failure())?;
-            std::fs::rename(partial, &self.path)
-                .with_context(|| format!("cannot rename {} to {}", partial.display(), self.path.display()))?;
-            self.partial = None;
+                output.display()
+            );
         }
         Ok(())
-    }
-}
-
-impl Drop for Output {
-    fn drop(&mut self) {
-        if let Some(partial) = &self.partial
-            && let Err(error) = std::fs::remove_file(partial)
-        {
-            log::error!("the incomplete file {} was left behind: {error}", partial.display());
-        }
     }
 }
 

@@ -7,8 +7,11 @@ use vdk_driver::hal::memory::{Pages, PinnedMemory};
 use vdk_driver::iommu::{DmaRegion, Domain, FromDevice, ToDevice};
 use vm_memory::{Bytes, ReadVolatile, WriteVolatile};
 
-use super::files::{Input, Output};
+use super::engine::LEFT;
+use super::files::Input;
 use super::scatter::Scatter;
+use crate::destination::Destination;
+use crate::signal::StopRequest;
 
 /// Pinned pages for one part of the file, on both sides of the device. It rides with the
 /// copy and comes back with its completion.
@@ -71,16 +74,20 @@ impl Half {
     }
 
     /// Writes the destination pages to the file, and adds them to the checksum.
-    pub(super) fn drain(&self, output: &mut Output, checksum: &mut crc32fast::Hasher) -> Result<()> {
+    pub(super) fn drain(
+        &self,
+        output: &mut Destination,
+        checksum: &mut crc32fast::Hasher,
+        stop: &StopRequest,
+    ) -> Result<()> {
         let mut block = [0; 16 << 10];
         for piece in self.destination_layout.pieces(self.length) {
             let mut done = 0;
             while done < piece.length {
-                let slice = self.destination.volatile_slice(piece.offset + done, piece.length - done)?;
-                let written =
-                    retry(|| output.file().write_volatile(&slice)).with_context(|| output.failure())?;
-                output.produced(written)?;
-                done += written;
+                let (file, length) = output.ready(piece.length - done, stop, LEFT)?;
+                let slice = self.destination.volatile_slice(piece.offset + done, length)?;
+                let written = file.write_volatile(&slice).map_err(system);
+                done += output.produced(written)?;
             }
             let slice = self.destination.volatile_slice(piece.offset, piece.length)?;
             for begin in (0..piece.length).step_by(block.len()) {
@@ -108,10 +115,18 @@ fn retry(
     loop {
         match call() {
             Ok(count) => return Ok(count),
-            Err(vm_memory::VolatileMemoryError::IOError(error))
-                if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(vm_memory::VolatileMemoryError::IOError(error)) => return Err(error),
-            Err(error) => return Err(std::io::Error::other(error)),
+            Err(error) => match system(error) {
+                error if error.kind() == std::io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
         }
+    }
+}
+
+/// What the system said.
+fn system(error: vm_memory::VolatileMemoryError) -> std::io::Error {
+    match error {
+        vm_memory::VolatileMemoryError::IOError(error) => error,
+        error => std::io::Error::other(error),
     }
 }

@@ -20,12 +20,13 @@ use vdk_driver::ioat::CompletionMode;
 use vdk_firmware_stubs::{StubKind, StubNode, StubOptions};
 
 use crate::arguments::CopyArguments;
+use crate::destination::Destination;
 use crate::device::{self, Selected};
 use crate::output::{self, Table};
 use crate::signal::StopRequest;
 
 use engine::Engine;
-use files::{Input, Output, first_difference};
+use files::{Input, first_difference};
 use half::Half;
 use progress::Progress;
 
@@ -76,7 +77,15 @@ pub(crate) fn run(arguments: &CopyArguments, json: bool) -> Result<()> {
             (device::pci(address, arguments.interface) as Arc<dyn PciNode>, None)
         }
     };
-    let mut output = Output::create(&arguments.output, &input)?;
+    input.refuse_same(&arguments.output)?;
+    let mut output = Destination::create(&arguments.output)?;
+    let to_standard = output.is_standard();
+    if json && to_standard {
+        bail!("--json and the bytes would both go to the standard output: name a file as OUT");
+    }
+    if arguments.verify && output.readable_path().is_none() {
+        bail!("--verify cannot read {} again: it is not a regular file", arguments.output.display());
+    }
 
     let begin = Instant::now();
     let mut checksum = crc32fast::Hasher::new();
@@ -108,7 +117,11 @@ pub(crate) fn run(arguments: &CopyArguments, json: bool) -> Result<()> {
         crc32: format!("{:08x}", checksum.finalize()),
         verified,
     };
-    if json { output::print_json(&summary) } else { output::print(&render(&summary, time)) }
+    match (json, to_standard) {
+        (true, _) => output::print_json(&summary),
+        (false, false) => output::print(&render(&summary, time)),
+        (false, true) => output::print_aside(&render(&summary, time)),
+    }
 }
 
 fn emulated(arguments: &CopyArguments) -> Result<Arc<StubNode>> {
@@ -134,7 +147,7 @@ fn settings(arguments: &CopyArguments) -> engine::Settings {
 fn transfer(
     arguments: &CopyArguments,
     input: &mut Input,
-    output: &mut Output,
+    output: &mut Destination,
     engine: &mut Engine,
     checksum: &mut crc32fast::Hasher,
     stop: &StopRequest,
@@ -160,7 +173,7 @@ fn transfer(
             unused => {
                 free.extend(unused);
                 let half = engine.complete(stop)?;
-                half.drain(output, checksum)?;
+                half.drain(output, checksum, stop)?;
                 let length = u64::try_from(half.length())?;
                 left -= length;
                 progress.add(length);
@@ -172,16 +185,15 @@ fn transfer(
     Ok(())
 }
 
-fn verify(arguments: &CopyArguments, input: &Input, output: &Output) -> Result<bool> {
-    if !output.is_regular() {
-        bail!("--verify cannot read {} again: it is not a regular file", arguments.output.display());
-    }
-    match first_difference(&arguments.input, output.readable_path(), input.length())? {
+fn verify(arguments: &CopyArguments, input: &Input, output: &Destination) -> Result<bool> {
+    let Some(path) = output.readable_path() else { return Ok(false) };
+    match first_difference(&arguments.input, path, input.length())? {
         None => Ok(true),
         Some(offset) => bail!(
-            "{} and {} differ at offset {offset:#x}; the output was removed",
+            "{} and {} differ at offset {offset:#x}; {}",
             arguments.input.display(),
-            arguments.output.display()
+            arguments.output.display(),
+            output.left_behind()
         ),
     }
 }

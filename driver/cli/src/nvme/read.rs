@@ -1,15 +1,13 @@
 //! `vdk nvme read`: blocks to a file.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::arguments::ReadArguments;
-use super::stream::{CHUNK, Stream};
+use super::stream::{CHUNK, LEFT, Stream};
+use crate::destination::Destination;
 use crate::output;
 use crate::signal::StopRequest;
 
@@ -30,8 +28,11 @@ struct Summary {
 pub(super) fn run(arguments: &ReadArguments, json: bool) -> Result<()> {
     let stop = StopRequest::listen()?;
     let target = &arguments.target.target;
-    let to_file = arguments.output.as_deref().filter(|path| *path != Path::new("-"));
-    if json && to_file.is_none() {
+    let mut sink = match &arguments.output {
+        Some(path) => Destination::create(path)?,
+        None => Destination::standard()?,
+    };
+    if json && sink.is_standard() {
         bail!("--json and the blocks would both go to the standard output: name a file with --output");
     }
     let controller = super::start(target, "vdk nvme read", 1, CHUNK)?;
@@ -49,27 +50,20 @@ pub(super) fn run(arguments: &ReadArguments, json: bool) -> Result<()> {
             namespace.blocks()
         );
     }
-    let mut sink: Box<dyn Write> = match to_file {
-        Some(path) => {
-            Box::new(File::create(path).with_context(|| format!("cannot write {}", path.display()))?)
-        }
-        None => Box::new(io::stdout().lock()),
-    };
     let begin = Instant::now();
     let mut checksum = crc32fast::Hasher::new();
     let mut stream = Stream::open(&controller, namespace, stop)?;
+    let stop = stream.stop_request().clone();
     let moved = stream.read(&namespace, arguments.lba, blocks, |bytes| {
         checksum.update(bytes);
-        match sink.write_all(bytes) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-            other => other.context("cannot write the blocks"),
-        }
+        sink.write_all(bytes, &stop, LEFT)
     });
     drop(stream);
     let stopped = controller.stop();
+    log::debug!("{}: the controller was stopped", target.device);
     moved?;
     stopped?;
-    sink.flush().context("cannot write the blocks")?;
+    sink.finish()?;
     let (time, bytes) = (begin.elapsed(), blocks << namespace.block_exponent());
     let summary = Summary {
         device: target.device.clone(),
@@ -92,5 +86,5 @@ pub(super) fn run(arguments: &ReadArguments, json: bool) -> Result<()> {
         summary.crc32
     );
     // The blocks themselves may be on the standard output.
-    io::stderr().write_all(text.as_bytes()).context("cannot write to the standard error output")
+    output::print_aside(&text)
 }

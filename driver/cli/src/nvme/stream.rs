@@ -54,6 +54,11 @@ impl Stream {
         })
     }
 
+    /// What ends it.
+    pub(super) fn stop_request(&self) -> &StopRequest {
+        &self.stop
+    }
+
     /// A buffer of [`CHUNK`] bytes; `None` when all are in flight.
     pub(super) fn buffer(&mut self) -> Option<DmaBuffer> {
         self.buffers.pop()
@@ -154,7 +159,7 @@ impl Stream {
 }
 
 /// What an interruption leaves.
-const LEFT: &str = "the device was stopped; blocks that were moved before stay moved";
+pub(super) const LEFT: &str = "the device was stopped; blocks that were moved before stay moved";
 
 #[cfg(test)]
 mod tests {

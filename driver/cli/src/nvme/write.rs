@@ -1,17 +1,20 @@
 //! `vdk nvme write`: a file to blocks.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::OFlags;
 use serde::Serialize;
 use vdk_driver::block::BlockOperation;
 use vdk_driver::nvme::Namespace;
 
 use super::arguments::WriteArguments;
-use super::stream::{CHUNK, Stream};
+use super::stream::{CHUNK, LEFT, Stream};
 use crate::output;
 use crate::signal::StopRequest;
 
@@ -43,16 +46,14 @@ struct Moved {
 pub(super) fn run(arguments: &WriteArguments, json: bool) -> Result<()> {
     super::demand_consent(arguments.yes, "writing destroys what the blocks hold")?;
     let stop = StopRequest::listen()?;
-    let mut source: Box<dyn Read> = match arguments.input.as_deref().filter(|path| *path != Path::new("-")) {
-        Some(path) => Box::new(File::open(path).with_context(|| format!("cannot read {}", path.display()))?),
-        None => Box::new(io::stdin().lock()),
-    };
+    let mut source = open(arguments.input.as_deref())?;
     let target = &arguments.target.target;
     let controller = super::start(target, "vdk nvme write", 1, CHUNK)?;
     let namespace = super::namespace(&controller, &arguments.target)?;
+    refuse_too_long(arguments.lba, &namespace, &mut source)?;
     let begin = Instant::now();
     let mut stream = Stream::open(&controller, namespace, stop)?;
-    let result = transfer(arguments, &namespace, &mut stream, &mut *source);
+    let result = transfer(arguments, &namespace, &mut stream, &mut source);
     drop(stream);
     let stopped = controller.stop();
     let (moved, verified) = result?;
@@ -85,11 +86,49 @@ pub(super) fn run(arguments: &WriteArguments, json: bool) -> Result<()> {
     ))
 }
 
+/// The file, or the standard input without the buffer of this process.
+fn open(path: Option<&Path>) -> Result<File> {
+    match path.filter(|path| *path != Path::new("-")) {
+        Some(path) => {
+            // Neither opening nor reading a pipe waits for a writer then: `await_readable` does.
+            let flags = i32::try_from(OFlags::NONBLOCK.bits())?;
+            let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+            file.with_context(|| format!("cannot read {}", path.display()))
+        }
+        None => Ok(io::stdin().as_fd().try_clone_to_owned().context("cannot use the standard input")?.into()),
+    }
+}
+
+/// Refuses before anything is written what has no place, as far as that can be known.
+fn refuse_too_long(lba: u64, namespace: &Namespace, source: &mut File) -> Result<()> {
+    let left = namespace.blocks().checked_sub(lba).filter(|left| *left > 0).with_context(|| {
+        format!(
+            "LBA {lba} is not inside namespace {}, which has {} blocks",
+            namespace.id(),
+            namespace.blocks()
+        )
+    })?;
+    let metadata = source.metadata().context("cannot examine the input")?;
+    ensure!(!metadata.is_dir(), "cannot read the input: it is a folder");
+    if !metadata.is_file() {
+        return Ok(());
+    }
+    let length = metadata.len().saturating_sub(source.stream_position()?);
+    let blocks = length.div_ceil(namespace.block_length().as_u64());
+    ensure!(
+        blocks <= left,
+        "the input has {length} bytes, which is {blocks} blocks, and from LBA {lba} to the end of namespace {} there \
+         are {left}: nothing was written",
+        namespace.id()
+    );
+    Ok(())
+}
+
 fn transfer(
     arguments: &WriteArguments,
     namespace: &Namespace,
     stream: &mut Stream,
-    source: &mut dyn Read,
+    source: &mut File,
 ) -> Result<(Moved, Option<bool>)> {
     let moved = write(arguments.lba, namespace, stream, source)?;
     if arguments.flush {
@@ -110,13 +149,13 @@ fn transfer(
     Ok((moved, Some(true)))
 }
 
-fn write(lba: u64, namespace: &Namespace, stream: &mut Stream, source: &mut dyn Read) -> Result<Moved> {
+fn write(lba: u64, namespace: &Namespace, stream: &mut Stream, source: &mut File) -> Result<Moved> {
     let block = usize::try_from(namespace.block_length().as_u64())?;
     let mut checksum = crc32fast::Hasher::new();
     let mut moved = Moved { bytes: 0, blocks: 0, crc32: 0 };
     let mut bytes = vec![0; usize::try_from(CHUNK)?];
     loop {
-        let length = fill(source, &mut bytes).context("cannot read the input")?;
+        let length = fill(source, &mut bytes, |source| stream.stop_request().await_readable(source, LEFT))?;
         if length == 0 {
             break;
         }
@@ -152,15 +191,16 @@ fn write(lba: u64, namespace: &Namespace, stream: &mut Stream, source: &mut dyn 
     Ok(moved)
 }
 
-/// Reads until the bytes are full or the input ends.
-fn fill(source: &mut dyn Read, bytes: &mut [u8]) -> io::Result<usize> {
+/// Reads until the bytes are full or the input ends; before each read it waits for it.
+fn fill<R: Read>(source: &mut R, bytes: &mut [u8], wait: impl Fn(&R) -> Result<()>) -> Result<usize> {
     let mut length = 0;
     while length < bytes.len() {
+        wait(source)?;
         match source.read(&mut bytes[length..]) {
             Ok(0) => break,
             Ok(count) => length += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
+            Err(error) => return Err(error).context("cannot read the input"),
         }
     }
     Ok(length)
@@ -186,9 +226,9 @@ mod tests {
     fn an_input_that_comes_in_pieces_fills_the_buffer() {
         let mut bytes = [0; 4];
         let mut slow = Slow(b"abcdef");
-        assert_eq!(fill(&mut slow, &mut bytes).unwrap(), 4);
+        assert_eq!(fill(&mut slow, &mut bytes, |_| Ok(())).unwrap(), 4);
         assert_eq!(&bytes, b"abcd");
-        assert_eq!(fill(&mut slow, &mut bytes).unwrap(), 2);
-        assert_eq!(fill(&mut slow, &mut bytes).unwrap(), 0);
+        assert_eq!(fill(&mut slow, &mut bytes, |_| Ok(())).unwrap(), 2);
+        assert_eq!(fill(&mut slow, &mut bytes, |_| Ok(())).unwrap(), 0);
     }
 }
