@@ -202,6 +202,41 @@ fn a_reader_that_goes_away_ends_a_read_in_order() {
 }
 
 #[test]
+fn an_interrupted_measurement_is_shown_and_says_130() {
+    for wait in ["poll", "interrupt"] {
+        let arguments = [
+            "nvme",
+            "bench",
+            "stub:nvme",
+            "--seconds",
+            "600",
+            "--wait",
+            wait,
+            "--depth",
+            "4",
+            "--json",
+            "-vv",
+        ];
+        let mut child = spawn(&arguments);
+        // What it says of the controller comes after it has begun to listen for signals.
+        let mut said = String::new();
+        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        while !said.contains("stub:nvme") {
+            assert!(lines.read_line(&mut said).unwrap() > 0, "it ended: {said}");
+        }
+        interrupt(&child);
+        let reading = std::thread::spawn(move || lines.read_to_string(&mut said).map(|_| said));
+        let mut report = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut report).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{wait}");
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["interrupted"], true, "{wait}");
+        let said = reading.join().unwrap().unwrap();
+        assert!(said.contains("interrupted: the device was stopped"), "{said}");
+    }
+}
+
+#[test]
 fn a_read_that_has_no_room_leaves_the_old_file_and_no_other() {
     let folder = std::env::temp_dir().join(format!("vdk-nvme-room-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -13,7 +13,7 @@ use vdk_driver::nvme::{Controller, Namespace};
 
 use super::arguments::{BenchArguments, Operation};
 use crate::output;
-use crate::signal::StopRequest;
+use crate::signal::{Interrupted, StopRequest};
 
 use order::Order;
 use report::{Counts, Report};
@@ -33,7 +33,11 @@ pub(super) fn run(arguments: &BenchArguments, json: bool) -> Result<()> {
     let stopped = controller.stop();
     let report = measured?;
     stopped?;
-    if json { output::print_json(&report) } else { output::print(&report.render()) }
+    if json { output::print_json(&report) } else { output::print(&report.render()) }?;
+    if report.is_interrupted() {
+        return Err(Interrupted("the device was stopped; what was measured before is shown").into());
+    }
+    Ok(())
 }
 
 fn measure(

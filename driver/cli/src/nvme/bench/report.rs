@@ -25,6 +25,7 @@ pub(super) struct Counts {
     operations: u64,
     failed: u64,
     first_error: Option<String>,
+    interrupted: bool,
     time: Duration,
     cpu: Duration,
     latencies: Option<Histogram<u64>>,
@@ -40,6 +41,7 @@ impl Counts {
             operations: 0,
             failed: 0,
             first_error: None,
+            interrupted: false,
             time: Duration::ZERO,
             cpu: Duration::ZERO,
             latencies: None,
@@ -57,6 +59,7 @@ impl Counts {
         if self.first_error.is_none() {
             self.first_error = done.first_error.map(|error| error.to_string());
         }
+        self.interrupted |= done.interrupted;
         self.time = self.time.max(done.time);
         self.cpu += done.cpu;
         match &mut self.latencies {
@@ -87,6 +90,8 @@ pub(super) struct Report {
     operations: u64,
     failed: u64,
     first_error: Option<String>,
+    /// Whether the user ended it before its time.
+    interrupted: bool,
     iops: f64,
     bytes_per_second: f64,
     cpu_ns_per_operation: f64,
@@ -155,6 +160,7 @@ impl Report {
             operations: counts.operations,
             failed: counts.failed,
             first_error: counts.first_error.clone(),
+            interrupted: counts.interrupted,
             iops,
             // CAST: as above.
             bytes_per_second: iops * arguments.block_size as f64,
@@ -165,6 +171,11 @@ impl Report {
             doorbells_spared: counts.doorbells_spared,
             interrupts: counts.interrupts,
         }
+    }
+
+    /// Whether the user ended it before its time.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupted
     }
 
     /// The text for a person.

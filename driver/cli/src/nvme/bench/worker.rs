@@ -57,6 +57,8 @@ pub(super) struct Done {
     pub(super) operations: u64,
     pub(super) failed: u64,
     pub(super) first_error: Option<CommandError>,
+    /// Whether the user ended it before its time.
+    pub(super) interrupted: bool,
     pub(super) time: Duration,
     pub(super) cpu: Duration,
     pub(super) latencies: Histogram<u64>,
@@ -117,10 +119,10 @@ impl Worker {
         // The rest keeps the controller busy while so many come together for one doorbell.
         let batch = if self.mode == CompletionMode::Poll { (depth / 4).max(1) } else { 1 };
         let (mut looks, mut now, mut held) = (0u32, 0, 0);
-        let mut next_check = 0;
-        while now < end {
+        let (mut next_check, mut interrupted) = (0, false);
+        while now < end && !interrupted {
             if now >= next_check {
-                stop.check(LEFT).or_else(unless_interrupted)?;
+                interrupted = is_interrupted(stop)?;
                 next_check = now + CHECK_INTERVAL;
             }
             let taken = self.take(depth)?;
@@ -146,16 +148,12 @@ impl Worker {
                     Err(WaitError::TimedOut(_)) => now = elapsed(),
                     Err(error) => return Err(error.into()),
                 }
-                if stop.is_set() {
-                    break;
-                }
+                interrupted |= stop.is_set();
             }
             if looks >= LOOKS {
                 looks = 0;
                 now = elapsed();
-                if stop.is_set() {
-                    break;
-                }
+                interrupted |= stop.is_set();
                 self.pair.check()?;
             }
         }
@@ -170,6 +168,7 @@ impl Worker {
             operations,
             failed: self.failed,
             first_error: self.first_error,
+            interrupted,
             time: measured,
             cpu,
             latencies: self.latencies,
@@ -219,9 +218,13 @@ impl Worker {
     }
 }
 
-/// Whoever interrupts a measurement still wants to see it, up to there.
-fn unless_interrupted(error: anyhow::Error) -> Result<()> {
-    if error.is::<Interrupted>() { Ok(()) } else { Err(error) }
+/// Whether the user interrupts. Whoever does still wants to see what was measured.
+fn is_interrupted(stop: &StopRequest) -> Result<bool> {
+    match stop.check(LEFT) {
+        Ok(()) => Ok(false),
+        Err(error) if error.is::<Interrupted>() => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// Processor time of this thread.
