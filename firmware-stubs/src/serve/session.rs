@@ -201,7 +201,7 @@ impl Session {
                 let (request, _) = parse::<InterruptInfo>(&message)?;
                 self.interrupts.info(&*self.function, &request)
             }
-            Command::DEVICE_SET_IRQS => self.interrupts.set(&*self.function, message),
+            Command::DEVICE_SET_IRQS => self.interrupts.set(&self.function, message),
             Command::REGION_READ => regions::read(&self.description, &*self.function, &message),
             Command::REGION_WRITE => {
                 let answer = regions::write(&self.description, &*self.function, &message);
