@@ -2,6 +2,7 @@
 
 mod error;
 mod gate;
+mod space;
 
 pub use error::SessionError;
 
@@ -19,7 +20,6 @@ use crate::hal::event::DeviceEvents;
 use crate::hal::function::{OpenError, PciFunction, PciNode};
 use crate::hal::interrupt::{EventFd, InterruptKind, Interrupts};
 use crate::hal::reset::{ResetError, ResetKind};
-use crate::iommu::Domain;
 
 /// An open function. Clones share the session; when the last is dropped, or with
 /// [`close`](Self::close), it ends.
@@ -238,21 +238,6 @@ impl Session {
     /// [`SessionError::NotOpen`].
     pub fn dma(&self) -> Result<Arc<dyn DmaMapper>, SessionError> {
         Ok(self.open_inner()?.function.dma())
-    }
-
-    /// Checks that what is mapped in `domain` is mapped for the function: else the device
-    /// would meet faults, or what others have mapped at the same addresses.
-    ///
-    /// # Errors
-    ///
-    /// [`SessionError::OtherAddressSpace`], [`SessionError::NotOpen`].
-    pub fn check_domain(&self, domain: &Domain) -> Result<(), SessionError> {
-        let own = self.dma()?;
-        if domain.is_over(&own) {
-            return Ok(());
-        }
-        let (function, given) = (self.name().to_owned(), domain.name().to_owned());
-        Err(SessionError::OtherAddressSpace { function, own: own.name(), given })
     }
 
     /// Turns memory decoding on; it goes off with the session.
