@@ -79,8 +79,6 @@ pub struct Channel<T> {
     doorbell: Doorbell<u16>,
     pub(super) failure: Option<ChannelError>,
     pub(super) statistics: Statistics,
-    /// Bytes of operations that were posted and not done.
-    pub(super) bytes_undone: u64,
     pub(super) number: u8,
     pub(super) registers: RegisterBlock<IoatChannelRegisters>,
     pub(super) interrupt: Option<ChannelInterrupt>,
@@ -185,7 +183,6 @@ impl<T> Channel<T> {
             doorbell,
             failure: None,
             statistics: Statistics::default(),
-            bytes_undone: 0,
             number,
             registers,
             interrupt,
@@ -246,11 +243,7 @@ impl<T> Channel<T> {
     /// What happened so far.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        Statistics {
-            bytes: self.ring.bytes() - self.bytes_undone,
-            descriptors: self.ring.descriptors(),
-            ..self.statistics
-        }
+        Statistics { bytes: self.ring.bytes(), descriptors: self.ring.descriptors(), ..self.statistics }
     }
 
     /// Posts a copy of `segments`, all of it or nothing. The engine sees it at the next

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vdk_descriptors::ioat::{
     self, Capabilities, ChannelCommand, ChannelErrors, ChannelState, ChannelStatus, InterruptControl,
@@ -58,7 +58,8 @@ pub(super) enum InterruptPlan {
 /// A device that runs. Channels keep it alive; it is stopped by `stop` or with the last.
 pub(super) struct Device {
     session: Session,
-    /// Bus mastering is on while this is here.
+    /// Bus mastering is on while this is here. `stopped` is set under the same lock, so that
+    /// nothing turns it on any more once that is.
     bus_master: Mutex<Option<BusMasterGuard>>,
     registers: RegisterBlock<IoatRegisters>,
     facts: EngineFacts,
@@ -163,10 +164,14 @@ impl Device {
         self.taken.fetch_and(!(1 << channel), Ordering::AcqRel);
     }
 
+    fn bus_master(&self) -> MutexGuard<'_, Option<BusMasterGuard>> {
+        self.bus_master.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Turns bus mastering off: the last means to end the device's access to memory. It
     /// stops every channel.
     pub(super) fn silence(&self) -> Result<(), StopError> {
-        drop(self.bus_master.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.bus_master().take());
         Ok(self.session.require_silence()?)
     }
 
@@ -200,22 +205,30 @@ impl Device {
             return Err(error);
         }
         stop_channels(self.registers.bar(), self.facts.channels)?;
-        self.enable()?;
-        Ok(kind)
+        if self.enable()? { Ok(kind) } else { Err(ResetDeviceError::Stopped) }
     }
 
-    /// Lets the device master the bus and interrupt.
-    fn enable(&self) -> Result<(), StartError> {
-        let guard = self.session.enable_bus_master()?;
-        *self.bus_master.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
-        Ok(self.enable_interrupts()?)
+    /// Lets the device master the bus and interrupt; `false` when it was stopped, and stays so.
+    fn enable(&self) -> Result<bool, StartError> {
+        let mut bus_master = self.bus_master();
+        if self.is_stopped() {
+            return Ok(false);
+        }
+        *bus_master = Some(self.session.enable_bus_master()?);
+        // Under the lock as well: what a stop turns off after it stays off.
+        self.enable_interrupts()?;
+        Ok(true)
     }
 
-    /// Stops every channel, the interrupts, and bus mastering. Stopping twice is harmless.
+    /// Stops every channel, the interrupts, and bus mastering. Stopping again only makes sure
+    /// of the last, which is what counts.
     pub(super) fn stop(&self) -> Result<(), StopError> {
+        let bus_master = self.bus_master();
         // ORDERING: AcqRel; of several callers one does it.
-        if self.stopped.swap(true, Ordering::AcqRel) {
-            return Ok(());
+        let was_stopped = self.stopped.swap(true, Ordering::AcqRel);
+        drop(bus_master);
+        if was_stopped {
+            return self.silence();
         }
         let mut first_error = None;
         for channel in 0..self.facts.channels {

@@ -64,7 +64,7 @@ pub enum ResetDeviceError {
         /// How many.
         count: u32,
     },
-    /// The device was stopped. Nothing was done.
+    /// The device was stopped, before or meanwhile, and stays off.
     #[error("the device was stopped: start it again instead")]
     Stopped,
     /// The function has no reset of its own; a hot reset would hit others too. Nothing was

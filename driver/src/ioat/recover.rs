@@ -188,7 +188,6 @@ impl<T> Channel<T> {
         let finished = self.ring.finish(first, rest, ended);
         self.statistics.operations += (finished.completed + finished.failed) as u64;
         self.statistics.failed += finished.failed as u64;
-        self.bytes_undone += finished.bytes_undone;
         finished
     }
 

@@ -82,14 +82,21 @@ impl<T> Channel<T> {
         deadline: Deadline,
         ended: &mut impl FnMut(Completion<T>),
     ) -> Result<(), ChannelError> {
+        // Before the wait: to a device that always has something to tell it is none.
+        if deadline.is_over(&self.clock) {
+            return Err(self.out_of_time(deadline));
+        }
         match self.wait(mode, deadline.remaining(&self.clock)) {
             Ok(()) => self.poll(usize::MAX, ended).map(|_| ()),
             Err(WaitError::Channel(error)) => Err(error),
-            Err(WaitError::TimedOut(_) | WaitError::NoInterrupt { .. }) => {
-                let source = TimedOut { what: "the copy", allowed: deadline.allowed() };
-                Err(self.fail(ChannelError::TimedOut { channel: self.number, source }))
-            }
+            Err(WaitError::TimedOut(_) | WaitError::NoInterrupt { .. }) => Err(self.out_of_time(deadline)),
         }
+    }
+
+    #[cold]
+    fn out_of_time(&mut self, deadline: Deadline) -> ChannelError {
+        let source = TimedOut { what: "the copy", allowed: deadline.allowed() };
+        self.fail(ChannelError::TimedOut { channel: self.number, source })
     }
 }
 

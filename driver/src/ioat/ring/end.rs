@@ -31,7 +31,12 @@ impl<T> Ring<T> {
         rest: OperationError,
         ended: &mut impl FnMut(Completion<T>),
     ) -> Finished {
-        let mut finished = Finished { bytes_undone: self.bytes_from(self.completed), ..Finished::default() };
+        let mut finished = Finished::default();
+        // A second end finds the same descriptors, but nothing that would be undone.
+        if self.ended != self.posted {
+            finished.bytes_undone = self.bytes_from(self.completed).min(self.bytes());
+            self.undone += finished.bytes_undone;
+        }
         // The error of a piece is that of its whole operation.
         let mut carried = None;
         let mut next_error = first;
@@ -88,7 +93,7 @@ impl<T> Ring<T> {
     }
 
     /// The bytes of the descriptors from `index` to the head; for statistics, since the
-    /// device could have changed them.
+    /// device could have changed them. No descriptor counts for more than the transfer cap.
     fn bytes_from(&self, index: u64) -> u64 {
         let mut control = IoatControl::default();
         control.set_null(true);
@@ -97,7 +102,8 @@ impl<T> Ring<T> {
             .map(|index| {
                 // ORDERING: Relaxed; nothing else is read because of it.
                 let word = self.table.load_word(self.slot(index), FIRST_WORD, Ordering::Relaxed);
-                if word & null == 0 { word & u64::from(u32::MAX) } else { 0 }
+                let length = (word & u64::from(u32::MAX)).min(self.transfer_cap);
+                if word & null == 0 { length } else { 0 }
             })
             .sum()
     }

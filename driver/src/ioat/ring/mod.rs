@@ -122,6 +122,8 @@ pub(super) struct Ring<T> {
     capacity: u64,
     /// Descriptors that were posted and never handed to the engine.
     withdrawn: u64,
+    /// Bytes that a forced end left undone.
+    undone: u64,
     is_shut: bool,
     streaming: Streaming,
     /// The operation that was cut off while it was fed in pieces.
@@ -166,6 +168,7 @@ impl<T> Ring<T> {
             released: 0,
             capacity: options.capacity.into(),
             withdrawn: 0,
+            undone: 0,
             is_shut: false,
             streaming: Streaming::new(options.software),
             cut: None,
@@ -194,9 +197,9 @@ impl<T> Ring<T> {
         self.issued - self.withdrawn
     }
 
-    /// Bytes posted so far.
+    /// Bytes posted so far, without those that a forced end left undone.
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes.saturating_sub(self.undone)
     }
 
     /// The operation that will be posted next.

@@ -302,6 +302,24 @@ fn a_forced_end_gives_every_owner_back_once_with_its_own_result() {
 }
 
 #[test]
+fn lengths_that_the_device_has_written_count_for_no_more_than_was_posted() {
+    let (mut ring, engine) = ring(8, 7);
+    for owner in 0..3 {
+        post(&mut ring, 1, owner).unwrap();
+    }
+    for slot in 0..3 {
+        let descriptor = IoatDescriptor { size: u32::MAX, ..engine.table.read(slot) };
+        engine.table.write(slot, &descriptor);
+    }
+    ring.shut();
+    let (first, rest) = (OperationError::Gone, OperationError::Gone);
+    let finished = ring.finish(first, rest, &mut |_| ());
+    assert_eq!((finished.failed, finished.bytes_undone, ring.bytes()), (3, 24, 0));
+    assert_eq!(ring.finish(first, rest, &mut |_| ()), Finished::default());
+    assert_eq!(ring.bytes(), 0);
+}
+
+#[test]
 fn the_error_of_a_piece_is_that_of_its_operation() {
     let (mut ring, mut engine) = ring(16, 15);
     let segment = CopySegment { source: Iova::new(0), destination: Iova::new(0), length: 8 };

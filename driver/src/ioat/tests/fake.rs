@@ -38,14 +38,17 @@ pub(super) struct Faults {
     pub(super) all_ones: bool,
     /// This is written instead of the next completion word.
     pub(super) next_word: Option<u64>,
+    /// The function can be reset, which changes nothing in it.
+    pub(super) resets: bool,
     /// The engine halts in front of the descriptor with this number, counted from the chain
     /// address.
     pub(super) halt_at: Option<(u16, ChannelErrors)>,
 }
 
-#[derive(Debug)]
 struct Model {
     faults: Faults,
+    /// Runs in front of the next write to CHANCMD.
+    on_command: Option<Box<dyn FnOnce() + Send>>,
     version: u8,
     channels: u8,
     xfercap: u8,
@@ -89,6 +92,7 @@ impl FakeIoat {
         let gate = BusMasterGate::new();
         let model = Model {
             faults: Faults::default(),
+            on_command: None,
             version: 0x32,
             channels: 1,
             xfercap: 20,
@@ -149,6 +153,11 @@ impl FakeIoat {
         let mut model = self.lock();
         let address = Iova::new(model.completion);
         model.bus_master.store_u64(address, word).unwrap();
+    }
+
+    /// Has `call` run in front of the next write to CHANCMD.
+    pub(super) fn on_command(&self, call: impl FnOnce() + Send + 'static) {
+        self.lock().on_command = Some(Box::new(call));
     }
 
     /// Stops the engine as if something had.
@@ -341,8 +350,12 @@ impl BarAccess for Registers {
     }
 
     fn write(&self, offset: u64, _width: Width, value: u64) -> Result<(), BarError> {
-        let mut model = self.0.lock().unwrap();
         let offset = usize::try_from(offset).unwrap();
+        if offset.checked_sub(0x80) == Some(IoatChannelRegisters::CHANCMD.offset()) {
+            let call = self.0.lock().unwrap().on_command.take();
+            call.into_iter().for_each(|call| call());
+        }
+        let mut model = self.0.lock().unwrap();
         match offset.checked_sub(0x80) {
             Some(inside) => model.write_channel(inside, value),
             None if offset == IoatRegisters::INTRCTRL.offset() => {
@@ -422,10 +435,13 @@ impl PciFunction for FakeIoat {
     }
 
     fn reset_kinds(&self) -> Vec<ResetKind> {
-        vec![]
+        if self.lock().faults.resets { vec![ResetKind::FunctionLevel] } else { vec![] }
     }
 
     fn reset(&self, kind: ResetKind) -> Result<(), ResetError> {
+        if self.lock().faults.resets {
+            return Ok(());
+        }
         Err(ResetError::NotSupported { function: "fake:ioat".into(), kind })
     }
 

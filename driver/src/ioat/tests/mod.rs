@@ -6,11 +6,13 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use vdk_descriptors::ioat::{ChannelErrors, ChannelState};
-use vdk_descriptors::sg::{CopySegment, SgEntry};
+use vdk_descriptors::sg::{CopySegment, SgEntry, SgLimits, SgList};
 use vdk_hal::address::{ByteLength, Iova};
 use vdk_hal::bar::BarError;
+use vdk_hal::function::PciFunction;
 use vdk_hal::interrupt::InterruptKind;
 use vdk_hal::memory::{Pages, SharedMemory};
+use vdk_hal::reset::ResetKind;
 use vdk_iommu::{Bidirectional, DmaRegion};
 
 use super::*;
@@ -348,7 +350,9 @@ fn a_device_that_is_gone_ends_everything_and_stays_gone() {
     assert_eq!(channel.recover(|end| ends.push((end.owner, end.result))), Err(gone.clone()));
     let error = Err(OperationError::Gone);
     assert_eq!(ends, [(1, error), (2, error)]);
+    assert_eq!(channel.statistics().bytes, 0);
     assert_eq!(channel.recover(|_| panic!("ended twice")), Err(gone.clone()));
+    assert_eq!(channel.statistics().bytes, 0);
     let rejected = channel.copy(&[bench.segment(0, 0, 8)], 3).unwrap_err();
     assert_eq!(rejected.reason, RejectReason::Channel(gone));
     assert_eq!(channel.close().unwrap(), []);
@@ -494,6 +498,55 @@ fn stopping_the_device_ends_what_its_channels_had() {
     assert_eq!(error, WaitError::Channel(ChannelError::Gone { channel: 0 }));
     let ends = channel.close().unwrap();
     assert_eq!((ends.len(), ends[0].result), (1, Err(OperationError::Gone)));
+}
+
+#[test]
+fn a_streamed_copy_ends_in_time_also_when_the_device_has_news() {
+    let bench = bench();
+    let mut channel = bench.channel(7);
+    while channel.free() > 0 {
+        bench.copy(&mut channel, 0);
+    }
+    channel.commit().unwrap();
+    let list = |at| {
+        let mut list = SgList::new(&SgLimits::NONE).unwrap();
+        list.push(bench.segment(0, at, 8).destination, ByteLength::new(8)).unwrap();
+        list
+    };
+    // All has completed, so that there is news; but no time is left to look at it.
+    let streamed =
+        channel.copy_sg_streamed(&list(0), &list(0x8000), 1, CompletionMode::Poll, Duration::ZERO, |_| {
+            panic!("looked after the time was over")
+        });
+    let Err(StreamError::Interrupted { source, .. }) = streamed else { panic!("{streamed:?}") };
+    assert!(matches!(source, ChannelError::TimedOut { .. }), "{source}");
+    assert_eq!(recovered(&mut channel).last(), Some(&(1, Err(OperationError::Aborted))));
+}
+
+#[test]
+fn a_stop_that_failed_is_no_success_the_second_time() {
+    let bench = bench();
+    bench.fake.set_faults(Faults { bus_master_sticks: true, ..Faults::default() });
+    for _ in 0..2 {
+        let error = bench.ioat.stop().unwrap_err();
+        assert!(matches!(error, StopError::Session(_)), "{error}");
+        assert!(bench.fake.is_bus_master());
+    }
+    bench.fake.set_faults(Faults::default());
+    bench.fake.set_bus_master(false).unwrap();
+    bench.ioat.stop().unwrap();
+}
+
+#[test]
+fn a_stop_in_the_middle_of_a_reset_keeps_the_device_off_the_bus() {
+    let bench = bench();
+    bench.fake.set_faults(Faults { resets: true, ..Faults::default() });
+    assert_eq!(bench.ioat.reset().unwrap(), ResetKind::FunctionLevel);
+    assert!(bench.fake.is_bus_master());
+    let device = Arc::clone(&bench.ioat.device);
+    bench.fake.on_command(move || device.stop().unwrap());
+    assert!(matches!(bench.ioat.reset(), Err(ResetDeviceError::Stopped)));
+    assert!(!bench.fake.is_bus_master());
 }
 
 #[test]
