@@ -128,6 +128,43 @@ fn a_bar_smaller_than_a_page_is_guarded_and_bounded() {
     assert!(SharedMemory::map_guarded(&file, 0, ByteLength::ZERO, &liveness).is_err());
 }
 
+/// Huge pages cannot be split: a whole one is mended. Where none are reserved the kernel
+/// refuses the mapping, and there is nothing to see.
+#[test]
+fn a_file_of_huge_pages_answers_ones_after_it_is_cut() {
+    use rustix::fs::MemfdFlags;
+    const HUGE: usize = 1 << 21;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    let Ok(file) = rustix::fs::memfd_create("huge", flags).map(File::from) else {
+        println!("skipped: this kernel has no huge pages of 2 MiB");
+        return;
+    };
+    file.set_len(2 * HUGE as u64).unwrap();
+    let liveness = Liveness::new();
+    let length = ByteLength::from_usize(HUGE + 100);
+    let Ok(memory) = SharedMemory::map_guarded(&file, 0, length, &liveness) else {
+        println!("skipped: needs 2 reserved huge pages; echo 2 > /proc/sys/vm/nr_hugepages");
+        return;
+    };
+    memory.write_value(HUGE, &WORD).unwrap();
+    memory.write_value(HUGE - 8, &WORD).unwrap();
+    // The second page goes, and the first stays.
+    file.set_len(HUGE as u64).unwrap();
+    assert_eq!(memory.read_value::<u64>(HUGE + 92), Ok(u64::MAX));
+    assert_eq!(liveness.state(), LivenessState::Gone);
+    assert_eq!(memory.read_value::<u64>(HUGE - 8), Ok(WORD));
+    file.set_len(0).unwrap();
+    let mut all = vec![0; HUGE + 100];
+    memory.read(0, &mut all).unwrap();
+    assert!(all.iter().all(|byte| *byte == 0xff));
+    memory.write_value(16, &WORD).unwrap();
+    let at = memory.host_address().as_u64();
+    drop(memory);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let start = format!("{at:x}-");
+    assert!(!maps.lines().any(|line| line.starts_with(&start)), "the whole range is unmapped: {maps}");
+}
+
 #[test]
 fn device_memory_never_becomes_a_slice() {
     let (file, liveness) = (fake_device(1), Liveness::new());

@@ -10,7 +10,7 @@
 //! # Why the handler is safe to run anywhere
 //!
 //! 1. It runs on the thread that made the access, at the access. It takes no lock, does not
-//!    allocate and calls nothing but three memory system calls (by `rustix`, which are bare
+//!    allocate and calls nothing but memory system calls (by `rustix`, which are bare
 //!    system call instructions) and atomics. `errno` is kept.
 //! 2. The table of ranges is read without waiting; see [`fault_table`](super::fault_table).
 //!    The range found is certain to stay: the access holds its memory, and the memory holds
@@ -18,14 +18,17 @@
 //! 3. Other threads may access the page meanwhile. The page of ones is filled elsewhere and
 //!    then moved over the old page in one step (`mremap(2)`), so that they meet a fault or
 //!    ones and nothing in between. Two threads that fault at once move two such pages, one
-//!    over the other.
+//!    over the other. A huge page cannot be split, so that a small one cannot take the
+//!    place of its part: a file without a byte then takes the place of the whole huge page
+//!    (`mmap(2)`, in one step as well), and the access that is made again meets that.
 //! 4. Liveness is marked before the page is moved: who reads ones from it and asks then is
 //!    told that the function is gone.
 //!    One that is asleep or closed is not gone: who wakes it waits for those that are moving
 //!    pages and maps them anew. An access that was made before, and comes here only
 //!    when the function is awake, is made again.
 //! 5. It cannot loop: accesses are made again while somebody wakes the function, which is
-//!    bounded, and a bounded number of times after that. If the page cannot be replaced, the
+//!    bounded, and a bounded number of times after that: once for each thread that found
+//!    the huge page, and once. If the page cannot be replaced, the
 //!    signal goes to the previous handler, and in the end to the default action.
 
 // UNSAFETY: installs a signal handler, which replaces pages of guarded mappings.
@@ -34,13 +37,15 @@
 use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::fs::File;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
 use libc::{c_int, sigaction, siginfo_t};
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mremap_fixed, munmap};
 
-use super::fault_table::{FaultEntry, FaultTable};
+use super::fault_table::{FaultEntry, FaultTable, Guarded};
 use super::page_size;
 use crate::bar::{Liveness, Remedy};
 
@@ -48,8 +53,13 @@ use crate::bar::{Liveness, Remedy};
 ///
 /// # Errors
 ///
-/// What `sigaction(2)` says when it cannot be installed.
+/// What `sigaction(2)` says when it cannot be installed, or `memfd_create(2)`.
 pub(super) fn prepare() -> io::Result<()> {
+    if EMPTY.get().is_none() {
+        let file = File::from(memfd_create(c"revoked", MemfdFlags::CLOEXEC)?);
+        // Another thread's file is as good.
+        let _ = EMPTY.set(file);
+    }
     static INSTALLED: OnceLock<Result<(), io::ErrorKind>> = OnceLock::new();
     INSTALLED.get_or_init(|| install().map_err(|error| error.kind())).map_err(io::Error::from)?;
     if !is_installed() {
@@ -58,12 +68,17 @@ pub(super) fn prepare() -> io::Result<()> {
     Ok(())
 }
 
-/// Guards the range `start .. end` of whole pages until the result is dropped: a fault in
-/// it marks `liveness` as removed. [`prepare`] was called before.
+/// A file without a byte, after [`prepare`].
+pub(super) fn empty_file() -> Option<&'static File> {
+    EMPTY.get()
+}
+
+/// Guards the range `start .. end` of whole pages of `page` bytes until the result is
+/// dropped: a fault in it marks `liveness` as removed. [`prepare`] was called before.
 ///
 /// The owner of the result keeps the range mapped, and to itself, for as long.
-pub(super) fn guard(start: usize, end: usize, liveness: Arc<Liveness>) -> FaultEntry {
-    TABLE.add(start, end, liveness)
+pub(super) fn guard(start: usize, end: usize, page: usize, liveness: Arc<Liveness>) -> FaultEntry {
+    TABLE.add(start, end, page, liveness)
 }
 
 fn install() -> io::Result<()> {
@@ -136,7 +151,7 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
 /// Marks the function that `address` belongs to as gone, unless it is asleep or closed, and
 /// puts ones there; false when it belongs to none, or that fails.
 fn mend(address: usize) -> bool {
-    let Some(liveness) = TABLE.find(address) else { return false };
+    let Some(Guarded { liveness, page: block }) = TABLE.find(address) else { return false };
     // SAFETY: the entry found is alive, and holds the `Arc` that this points into: see
     // number 2 of the module text.
     let liveness = unsafe { &*liveness };
@@ -145,7 +160,9 @@ fn mend(address: usize) -> bool {
     }
     // ORDERING: Relaxed; written before the handler was installed.
     let page = PAGE.load(Ordering::Relaxed);
-    let replaced = page.is_power_of_two() && replace_page(address & !(page - 1), page);
+    let replaced = page.is_power_of_two()
+        && (replace_page(address & !(page - 1), page)
+            || (block.is_power_of_two() && block > page && empty_block(address & !(block - 1), block)));
     liveness.mended();
     replaced
 }
@@ -170,6 +187,17 @@ fn replace_page(target: usize, page: usize) -> bool {
     // SAFETY: `fresh` is still the page mapped above; a failure to unmap it leaks a page.
     let _ = unsafe { munmap(fresh, page) };
     false
+}
+
+/// Takes the huge page at `target` out of the range: what is there from now on are small
+/// pages past the end of a file, each of which faults and is mended by itself.
+fn empty_block(target: usize, block: usize) -> bool {
+    let Some(empty) = empty_file() else { return false };
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    let target = ptr::with_exposed_provenance_mut(target);
+    // SAFETY: `target` is a huge page of a guarded range, as in `replace_page`.
+    unsafe { mmap(target, block, access, flags, empty, 0) }.is_ok()
 }
 
 /// Does what would have been done without this module.
@@ -219,6 +247,9 @@ fn sent_by_process(info: *mut siginfo_t) -> bool {
 }
 
 static TABLE: FaultTable = FaultTable::new();
+/// What takes the place of huge pages and of files that were let go of; read without
+/// waiting.
+static EMPTY: OnceLock<File> = OnceLock::new();
 static PREVIOUS: AtomicPtr<sigaction> = AtomicPtr::new(ptr::null_mut());
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 

@@ -49,7 +49,17 @@ struct Slot {
     /// Zero in a slot that is free.
     start: AtomicUsize,
     end: AtomicUsize,
+    /// The size of the pages, a power of two.
+    page: AtomicUsize,
     liveness: AtomicPtr<Liveness>,
+}
+
+/// What an address belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Guarded {
+    pub(super) liveness: *const Liveness,
+    /// The size of the pages of the file, a power of two.
+    pub(super) page: usize,
 }
 
 impl FaultTable {
@@ -57,8 +67,15 @@ impl FaultTable {
         Self { first: Block::new(), writers: Mutex::new(()) }
     }
 
-    /// Adds the range `start .. end`, which does not begin at zero.
-    pub(super) fn add(&'static self, start: usize, end: usize, liveness: Arc<Liveness>) -> FaultEntry {
+    /// Adds the range `start .. end` of whole pages of `page` bytes, which does not begin at
+    /// zero.
+    pub(super) fn add(
+        &'static self,
+        start: usize,
+        end: usize,
+        page: usize,
+        liveness: Arc<Liveness>,
+    ) -> FaultEntry {
         let _writer = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut block = &self.first;
         let slot = loop {
@@ -68,7 +85,7 @@ impl FaultTable {
             }
             block = block.next_or_grow();
         };
-        slot.write(start, end, Arc::as_ptr(&liveness).cast_mut());
+        slot.write(start, end, page, Arc::as_ptr(&liveness).cast_mut());
         FaultEntry { table: self, slot, _liveness: liveness }
     }
 
@@ -76,7 +93,7 @@ impl FaultTable {
     ///
     /// The pointer is that of an `Arc` which the entry holds: it may be followed as long as
     /// the entry is certain to be there.
-    pub(super) fn find(&self, address: usize) -> Option<*const Liveness> {
+    pub(super) fn find(&self, address: usize) -> Option<Guarded> {
         let mut block = Some(&self.first);
         while let Some(current) = block {
             if let Some(found) = current.slots.iter().find_map(|slot| slot.read(address)) {
@@ -91,7 +108,7 @@ impl FaultTable {
 impl Drop for FaultEntry {
     fn drop(&mut self) {
         let _writer = self.table.writers.lock().unwrap_or_else(PoisonError::into_inner);
-        self.slot.write(0, 0, ptr::null_mut());
+        self.slot.write(0, 0, 0, ptr::null_mut());
     }
 }
 
@@ -124,12 +141,13 @@ impl Slot {
             sequence: AtomicU64::new(0),
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
+            page: AtomicUsize::new(0),
             liveness: AtomicPtr::new(ptr::null_mut()),
         }
     }
 
     /// The caller holds the lock of the writers.
-    fn write(&self, start: usize, end: usize, liveness: *mut Liveness) {
+    fn write(&self, start: usize, end: usize, page: usize, liveness: *mut Liveness) {
         // ORDERING: Relaxed; only writers change it, and they hold the lock.
         let sequence = self.sequence.load(Ordering::Relaxed);
         // ORDERING: Relaxed, ordered before the fields by the fence, which pairs with the
@@ -139,24 +157,27 @@ impl Slot {
         // ORDERING: Relaxed; the sequence orders the fields.
         self.start.store(start, Ordering::Relaxed);
         self.end.store(end, Ordering::Relaxed);
+        self.page.store(page, Ordering::Relaxed);
         self.liveness.store(liveness, Ordering::Relaxed);
         // ORDERING: Release publishes the fields to the Acquire load in `read`.
         self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 
-    fn read(&self, address: usize) -> Option<*const Liveness> {
+    fn read(&self, address: usize) -> Option<Guarded> {
         // ORDERING: Acquire pairs with the last store in `write`.
         let before = self.sequence.load(Ordering::Acquire);
         // ORDERING: Relaxed; checked by the second look at the sequence.
         let start = self.start.load(Ordering::Relaxed);
         let end = self.end.load(Ordering::Relaxed);
+        let page = self.page.load(Ordering::Relaxed);
         let liveness = self.liveness.load(Ordering::Relaxed);
         // ORDERING: Acquire keeps the second look after the fields; pairs with the fence in
         // `write`.
         fence(Ordering::Acquire);
         let after = self.sequence.load(Ordering::Relaxed);
         let stable = before == after && before.is_multiple_of(2);
-        (stable && start != 0 && (start..end).contains(&address)).then_some(liveness.cast_const())
+        let found = stable && start != 0 && (start..end).contains(&address);
+        found.then_some(Guarded { liveness: liveness.cast_const(), page })
     }
 }
 
@@ -171,10 +192,12 @@ mod tests {
     #[test]
     fn ranges_are_found_by_any_address_inside_until_they_are_dropped() {
         let all: Vec<_> = (1..=200).map(|n| (n * 0x10000, Liveness::new())).collect();
-        let mut entries: Vec<_> =
-            all.iter().map(|(start, live)| TABLE.add(*start, start + 0x2000, Arc::clone(live))).collect();
+        let mut entries: Vec<_> = all
+            .iter()
+            .map(|(start, live)| TABLE.add(*start, start + 0x2000, *start, Arc::clone(live)))
+            .collect();
         for (start, liveness) in &all {
-            let expected = Some(Arc::as_ptr(liveness));
+            let expected = Some(Guarded { liveness: Arc::as_ptr(liveness), page: *start });
             assert_eq!(TABLE.find(*start), expected);
             assert_eq!(TABLE.find(start + 0x1fff), expected);
             assert_eq!((TABLE.find(start - 1), TABLE.find(start + 0x2000)), (None, None));
@@ -182,7 +205,7 @@ mod tests {
         entries.remove(99);
         assert_eq!(TABLE.find(100 * 0x10000), None);
         assert_eq!(Arc::strong_count(&all[99].1), 1, "the entry has let go");
-        let again = TABLE.add(7, 8, Liveness::new());
+        let again = TABLE.add(7, 8, 1, Liveness::new());
         assert!(TABLE.find(7).is_some(), "a free slot is used again");
         drop((again, entries));
         assert_eq!((TABLE.find(7), TABLE.find(0x10000), TABLE.find(0)), (None, None, None));
@@ -192,18 +215,19 @@ mod tests {
     fn a_stable_range_is_always_found_while_others_come_and_go() {
         let stop = AtomicBool::new(false);
         let liveness = Liveness::new();
-        let _entry = BUSY_TABLE.add(0x5000, 0x6000, Arc::clone(&liveness));
+        let _entry = BUSY_TABLE.add(0x5000, 0x6000, 0x1000, Arc::clone(&liveness));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let other = Liveness::new();
                 while !stop.load(Ordering::Relaxed) {
                     // In turn below and above, so that a torn look would cover the address.
-                    drop(BUSY_TABLE.add(0x1000, 0x2000, Arc::clone(&other)));
-                    drop(BUSY_TABLE.add(0x8000, 0x9000, Arc::clone(&other)));
+                    drop(BUSY_TABLE.add(0x1000, 0x2000, 1, Arc::clone(&other)));
+                    drop(BUSY_TABLE.add(0x8000, 0x9000, 2, Arc::clone(&other)));
                 }
             });
             let rounds = if cfg!(miri) { 100 } else { 200_000 };
-            let missed = (0..rounds).filter(|_| BUSY_TABLE.find(0x5800) != Some(Arc::as_ptr(&liveness)));
+            let expected = Some(Guarded { liveness: Arc::as_ptr(&liveness), page: 0x1000 });
+            let missed = (0..rounds).filter(|_| BUSY_TABLE.find(0x5800) != expected);
             let missed = missed.count();
             stop.store(true, Ordering::Relaxed);
             assert_eq!(missed, 0);

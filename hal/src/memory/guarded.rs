@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::fstatfs;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::fault::{self, guard};
@@ -28,10 +28,11 @@ pub(super) struct GuardedMmap {
 }
 
 impl GuardedMmap {
-    /// Maps `length` bytes from `offset`, rounded up to whole pages: the kernel maps a BAR
-    /// smaller than a page only where nothing else is in the page.
+    /// Maps `length` bytes from `offset`, rounded up to whole pages of the file: the kernel
+    /// maps a BAR smaller than a page only where nothing else is in the page.
     pub(super) fn new(file: &File, offset: u64, length: usize, liveness: Arc<Liveness>) -> io::Result<Self> {
-        let rounded = ByteLength::from_usize(length).checked_align_up(page_size());
+        let page = page_size_of(file)?;
+        let rounded = ByteLength::from_usize(length).checked_align_up(page);
         let length = rounded.and_then(ByteLength::to_usize).ok_or(io::ErrorKind::InvalidInput)?;
         // Before the mapping exists, so that there is no access that it could miss.
         fault::prepare()?;
@@ -41,7 +42,8 @@ impl GuardedMmap {
         let address = NonNull::new(address.cast::<u8>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let pages = MappedPages { address, length };
         let start = address.as_ptr().expose_provenance();
-        Ok(Self { _entry: guard(start, start + length, liveness), pages })
+        let page = page.to_usize().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self { _entry: guard(start, start + length, page, liveness), pages })
     }
 
     /// Lets go of the file for good: from now on every access meets ones, as after a removal.
@@ -49,7 +51,7 @@ impl GuardedMmap {
     /// A file without a byte takes the place of the old one in one step. An access before
     /// it reaches the device, one after it faults and is mended.
     pub(super) fn revoke(&self) -> io::Result<()> {
-        self.replace(&File::from(memfd_create("revoked", MemfdFlags::CLOEXEC)?), 0)
+        self.replace(fault::empty_file().ok_or(io::ErrorKind::NotFound)?, 0)
     }
 
     /// Maps `file` from `offset` anew, in one step, in the place of what is there.
@@ -65,10 +67,28 @@ impl GuardedMmap {
         Ok(())
     }
 
+    /// The size of the range, whole pages of the file.
+    pub(super) fn length(&self) -> usize {
+        self.pages.length
+    }
+
     pub(super) fn address(&self) -> NonNull<u8> {
         self.pages.address
     }
 }
+
+/// The size of the pages that a file is mapped in: huge ones cannot be split.
+fn page_size_of(file: &File) -> io::Result<ByteLength> {
+    let system = fstatfs(file)?;
+    if u64::try_from(system.f_type) != Ok(HUGETLBFS_MAGIC) {
+        return Ok(page_size());
+    }
+    let huge = u64::try_from(system.f_bsize).ok().filter(|size| size.is_power_of_two());
+    Ok(ByteLength::new(huge.ok_or(io::ErrorKind::InvalidData)?).max(page_size()))
+}
+
+/// The file system of huge pages, in Linux's `include/uapi/linux/magic.h`.
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// Whole pages, unmapped when dropped.
 struct MappedPages {

@@ -16,6 +16,8 @@ use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{FileOffset, MmapRegion, VolatileSlice};
 
 use super::MemoryError;
+use super::fault;
+use super::fault_table::FaultEntry;
 use super::guarded::GuardedMmap;
 use crate::address::{ByteLength, HostAddress};
 use crate::bar::Liveness;
@@ -74,6 +76,8 @@ pub(super) struct Mapping {
     address: NonNull<u8>,
     length: usize,
     pages: Pages,
+    /// Before the storage, since the range may be somebody else's at once after that.
+    _guard: Option<FaultEntry>,
     storage: Storage,
     /// Set once somebody else may reach the pages through their file.
     exported: AtomicBool,
@@ -130,7 +134,9 @@ impl Mapping {
                 file_region(bytes, flags).map_err(failed)?
             }
         };
-        Self::from_region(region, bytes, pages).ok_or_else(too_long)
+        let mut mapping = Self::from_region(region, bytes, pages).ok_or_else(too_long)?;
+        mapping.guard_huge_pages().map_err(failed)?;
+        Ok(mapping)
     }
 
     /// Maps `length` bytes of `file` from `offset`: shared when it is `writable`, else
@@ -187,12 +193,26 @@ impl Mapping {
         let bytes = length.to_usize().ok_or(MemoryError::TooLong { length, page })?;
         let mmap = GuardedMmap::new(file, offset, bytes, Arc::clone(liveness)).map_err(failed)?;
         let address = mmap.address();
-        exclude_from_fork(address, bytes);
+        exclude_from_fork(address, mmap.length());
         Ok(Self::new(address, bytes, Pages::Base, Storage::Guarded { mmap }))
     }
 
     fn new(address: NonNull<u8>, length: usize, pages: Pages, storage: Storage) -> Self {
-        Self { address, length, pages, storage, exported: AtomicBool::new(false) }
+        Self { address, length, pages, _guard: None, storage, exported: AtomicBool::new(false) }
+    }
+
+    /// Who is handed the file can punch a hole, and the reserved huge pages may be somebody
+    /// else's when the next access asks for one: it then meets ones instead of SIGBUS.
+    fn guard_huge_pages(&mut self) -> io::Result<()> {
+        if !matches!(self.pages, Pages::Huge2M | Pages::Huge1G) || cfg!(miri) {
+            return Ok(());
+        }
+        fault::prepare()?;
+        let page = self.pages.size().to_usize().ok_or(io::ErrorKind::Unsupported)?;
+        let start = self.address.as_ptr().expose_provenance();
+        // INVARIANT: the range is unmapped with the storage, after the entry.
+        self._guard = Some(fault::guard(start, start + self.length, page, Liveness::new()));
+        Ok(())
     }
 
     /// Takes a vector whose memory is whole pages; gives it back when it is not.
@@ -423,7 +443,9 @@ fn file_region(bytes: usize, flags: MemfdFlags) -> io::Result<MmapRegion> {
     }
     let file = File::from(rustix::fs::memfd_create("vdk", flags | MemfdFlags::ALLOW_SEALING)?);
     file.set_len(ByteLength::from_usize(bytes).as_u64())?;
-    // Another process that is handed the file cannot take the pages away under an access.
+    // Another process that is handed the file cannot cut it under an access. It can punch a
+    // hole, since the seal against that forbids writing as well: the bytes are zero then, and
+    // huge pages may not be there again; see `guard_huge_pages`.
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     MmapRegionBuilder::new(bytes)
         .with_file_offset(FileOffset::new(file, 0))
@@ -505,6 +527,26 @@ mod tests {
         assert!(memory.file().is_none(), "who maps the file does not see these pages");
         assert!(SharedMemory::map_file(&file, 0, ByteLength::new(4097), false).is_err());
         assert!(SharedMemory::map_file(&file, 1, ByteLength::new(1), false).is_err());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs memory files")]
+    fn a_hole_in_huge_pages_of_ours_kills_nobody() {
+        use rustix::fs::{FallocateFlags, fallocate};
+        let Ok(memory) = SharedMemory::allocate(ByteLength::SIZE_2M, Pages::Huge2M) else {
+            println!("skipped: needs reserved huge pages; echo 2 > /proc/sys/vm/nr_hugepages");
+            return;
+        };
+        memory.write_value(0, &7u64).unwrap();
+        let (file, _) = memory.file().unwrap();
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(file, hole, 0, 1 << 21).unwrap();
+        // Others take what is left.
+        let others: Vec<_> = (0..1024)
+            .map_while(|_| SharedMemory::allocate(ByteLength::SIZE_2M, Pages::Huge2M).ok())
+            .collect();
+        let now = memory.read_value::<u64>(0).unwrap();
+        assert!([0, u64::MAX].contains(&now), "{now:#x} with {} others", others.len());
     }
 
     #[test]
