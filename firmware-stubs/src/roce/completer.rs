@@ -4,7 +4,7 @@
 //! has no answer: then an answer was lost, and the requester goes back for it.
 
 use vdk_descriptors::roce::{
-    AtomicAckEth, Extension, NakCode, Operation as Purpose, Packet, RnrTimer, SyndromeKind,
+    Aeth, AtomicAckEth, Extension, NakCode, Operation as Purpose, Packet, RnrTimer, Syndrome, SyndromeKind,
 };
 
 use super::completion::Status;
@@ -13,6 +13,9 @@ use super::host::Host;
 use super::requester::{Outcome, Requester, WentBack};
 use super::time::Time;
 use super::work::Operation;
+
+/// The kind of a syndrome that is a NAK, also one without a meaning.
+const NAK: u8 = Syndrome::nak(NakCode::PsnSequenceError).to_byte() >> 5;
 
 /// What stops a cumulative acknowledgement.
 enum Reached {
@@ -64,20 +67,20 @@ impl Requester {
             // Credits are not counted: a receiver without any says so with an RNR NAK.
             SyndromeKind::Ack(_) => {
                 if let Reached::Unanswered = self.acknowledge(now, psn + 1, host, counters) {
-                    self.answer_lost(now, counters)
+                    self.answer_lost(now, host, counters)
                 } else {
                     Outcome::Fine
                 }
             }
             SyndromeKind::RnrNak(timer) => {
                 if let Reached::Unanswered = self.acknowledge(now, psn, host, counters) {
-                    return self.answer_lost(now, counters);
+                    return self.answer_lost(now, host, counters);
                 }
                 self.not_ready(now, psn, timer, host, counters)
             }
             SyndromeKind::Nak(code) => {
                 if let Reached::Unanswered = self.acknowledge(now, psn, host, counters) {
-                    return self.answer_lost(now, counters);
+                    return self.answer_lost(now, host, counters);
                 }
                 let status = match code {
                     NakCode::PsnSequenceError => {
@@ -86,10 +89,18 @@ impl Requester {
                     }
                     NakCode::InvalidRequest => Status::RemoteInvalidRequest,
                     NakCode::RemoteAccessError => Status::RemoteAccess,
-                    NakCode::RemoteOperationalError => Status::RemoteOperation,
-                    NakCode::InvalidRdRequest => return Outcome::Fine,
+                    // The last is for reliable datagrams, and none was sent: all that is known is
+                    // that the other side refuses.
+                    NakCode::RemoteOperationalError | NakCode::InvalidRdRequest => Status::RemoteOperation,
                 };
                 self.fail(status, host);
+                Outcome::Failed
+            }
+            SyndromeKind::Reserved(byte) if byte >> 5 == NAK => {
+                if let Reached::Unanswered = self.acknowledge(now, psn, host, counters) {
+                    return self.answer_lost(now, host, counters);
+                }
+                self.fail(Status::RemoteOperation, host);
                 Outcome::Failed
             }
             SyndromeKind::Reserved(_) => {
@@ -120,14 +131,11 @@ impl Requester {
     }
 
     /// The answer that is missing first will not come any more: asks for it again.
-    fn answer_lost(&mut self, now: Time, counters: &mut Counters) -> Outcome {
+    #[cold]
+    fn answer_lost(&mut self, now: Time, host: &mut impl Host, counters: &mut Counters) -> Outcome {
         counters.answers_lost += 1;
-        if self.went_back != WentBack::Told(self.unacknowledged) {
-            self.went_back = WentBack::Told(self.unacknowledged);
-            self.go_back(self.unacknowledged);
-            self.restart_timer(now);
-        }
-        Outcome::Fine
+        // It says as much as a sequence NAK, and costs as much.
+        self.send_again(now, self.unacknowledged, host, counters)
     }
 
     /// Packets from `psn` on were lost: sends them again, once.
@@ -193,7 +201,7 @@ impl Requester {
     ) -> Outcome {
         // What comes before the request that is answered has been done.
         if let Reached::Unanswered = self.acknowledge(now, psn, host, counters) {
-            return self.answer_lost(now, counters);
+            return self.answer_lost(now, host, counters);
         }
         let number = self.queue.ring.head();
         let slot = self.queue.ring.slot(number);
@@ -204,16 +212,26 @@ impl Requester {
         }
         let status = match (packet.extension, slot.operation) {
             (
-                Extension::AtomicAcknowledge(_, AtomicAckEth(original)),
+                Extension::AtomicAcknowledge(aeth, AtomicAckEth(original)),
                 Operation::CompareSwap { .. } | Operation::FetchAdd { .. },
-            ) => self.queue.scatter(host, self.settings.domain, number, 0, &original.to_ne_bytes()).err(),
-            (Extension::None | Extension::Acknowledge(_), Operation::Read(_)) => {
+            ) if is_positive(&aeth) => {
+                self.queue.scatter(host, self.settings.domain, number, 0, &original.to_ne_bytes()).err()
+            }
+            (extension @ (Extension::None | Extension::Acknowledge(_)), Operation::Read(_)) => {
+                let refused = extension.acknowledge().is_some_and(|aeth| !is_positive(&aeth));
+                // An answer begins where it was asked for: with the request, or when it asked again.
+                let in_place = if packet.bth.opcode.position().begins() {
+                    slot.answered == 0 || psn == self.asked_again
+                } else {
+                    slot.answered != 0
+                };
                 let offset = slot.answered.saturating_mul(self.settings.mtu);
                 let ends = packet.bth.opcode.position().ends();
                 let rest = slot.length - offset;
                 let due = rest.min(self.settings.mtu);
                 let last = slot.answered + 1 == slot.packets;
-                if ends != last || packet.payload.len() as u64 != u64::from(due) {
+                let fits = in_place && !refused && ends == last;
+                if !fits || packet.payload.len() as u64 != u64::from(due) {
                     self.fail(Status::BadResponse, host);
                     return Outcome::Failed;
                 }
@@ -236,4 +254,9 @@ impl Requester {
         self.progress(now, psn + 1);
         Outcome::Fine
     }
+}
+
+/// Whether an answer with data says that the request was carried out.
+fn is_positive(aeth: &Aeth) -> bool {
+    matches!(aeth.syndrome.kind(), SyndromeKind::Ack(_))
 }

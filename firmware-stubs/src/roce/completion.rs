@@ -119,7 +119,8 @@ pub enum Status {
     Flushed = 5,
     /// The other side's answer makes no sense.
     BadResponse = 7,
-    /// The other side says that the request is invalid.
+    /// The other side says that the request is invalid. Of a receive: the message came, and asked
+    /// to invalidate a key that it may not.
     RemoteInvalidRequest = 9,
     /// The other side's memory does not allow it.
     RemoteAccess = 10,
@@ -144,7 +145,7 @@ impl fmt::Display for Status {
             Self::RemoteOperation => "remote operation error: the other side could not carry it out",
             Self::RetryExceeded => {
                 "transport retries exceeded: the other side does not answer; check its address, \
-                 queue pair number, path MTU and state"
+                 queue pair number, path MTU, state and READ depth (max_dest_rd_atomic)"
             }
             Self::ReceiverNotReadyExceeded => {
                 "receiver not ready, retries exceeded: the other side posted no receive"

@@ -17,8 +17,11 @@ impl Rights {
     pub const REMOTE_READ: Self = Self(4);
     /// The other side may do atomic operations.
     pub const REMOTE_ATOMIC: Self = Self(8);
-    /// Everything.
+    /// Every access. Not that the other side may invalidate the key, which is no access.
     pub const ALL: Self = Self(15);
+    /// The other side may invalidate the key with a SEND. Of a region only: a key that is given
+    /// away for one use, as a memory window is. An ordinary registration outlives its peers.
+    pub const REMOTE_INVALIDATE: Self = Self(16);
 
     /// Both together.
     #[must_use]
@@ -165,7 +168,8 @@ pub trait Memory {
     ///
     /// # Errors
     ///
-    /// [`MemoryError`] when there is no such key in `domain`.
+    /// [`MemoryError`] when there is no such key in `domain`, or its region is not registered
+    /// with [`Rights::REMOTE_INVALIDATE`].
     fn invalidate(&mut self, domain: ProtectionDomain, key: u32) -> Result<(), MemoryError>;
 }
 

@@ -99,6 +99,8 @@ pub(super) struct Requester {
     pub(super) not_ready_until: Option<Time>,
     /// Where the cursor went back to since there was progress, and why.
     pub(super) went_back: WentBack,
+    /// Where the last READ began that asked for the rest of an answer.
+    pub(super) asked_again: u64,
     /// A request that cannot be carried out, and why. It completes in its turn.
     stuck: Option<(u64, Status)>,
     /// Packets since one that asked for an acknowledgement.
@@ -143,6 +145,7 @@ impl Requester {
             overdue: None,
             not_ready_until: None,
             went_back: WentBack::No,
+            asked_again: 0,
             stuck: None,
             unasked: 0,
             allowance: settings.window,
@@ -167,13 +170,14 @@ impl Requester {
         self.outstanding = 0;
         (self.overdue, self.not_ready_until, self.stuck) = (None, None, None);
         self.went_back = WentBack::No;
+        self.asked_again = 0;
         self.unasked = 0;
         self.allowance = self.settings.window;
         self.congested = None;
         self.reload();
     }
 
-    fn reload(&mut self) {
+    pub(super) fn reload(&mut self) {
         self.retries_left = self.settings.retries;
         self.rnr_retries_left = self.settings.rnr_retries;
     }

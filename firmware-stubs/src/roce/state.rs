@@ -198,6 +198,9 @@ pub enum TransitionError {
         /// The largest that is allowed.
         most: u32,
     },
+    /// Without depth, READs and atomic operations that are posted would never be sent.
+    #[error("the initiator depth cannot be 0: READs or atomic operations are posted")]
+    ReadsPosted,
     /// Sends that were begun are not done yet.
     #[error("the send queue is still draining; wait for the event")]
     Draining,

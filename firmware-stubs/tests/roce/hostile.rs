@@ -5,9 +5,9 @@ use vdk_descriptors::roce::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ethernet, Extension, ExtensionHeaders, Frame, Headers, Ieth,
     ImmDt, Msn, Network, Opcode, PathMtu, Psn, QKey, RemoteKey, Reth, Syndrome,
 };
-use vdk_firmware_stubs::roce::{Operation, Rights, Service};
+use vdk_firmware_stubs::roce::{Memory, Operation, Reach, Rights, Service, Status};
 
-use crate::lab::{End, Lab, Q_KEY, Settings};
+use crate::lab::{End, Lab, Q_KEY, Settings, statuses};
 use crate::random::{Random, damage};
 
 fn low32(value: u64) -> u32 {
@@ -189,4 +189,23 @@ fn a_peer_that_counts_backwards_for_ever_leads_an_unreliable_connection_nowhere(
         assert_eq!(lab.server.endpoint.expected_psn(number), Some(psn.after(1)));
         assert_eq!(lab.server.endpoint.counters(number).unwrap().dropped, round);
     }
+}
+
+#[test]
+fn a_peer_cannot_invalidate_the_key_of_an_ordinary_registration() {
+    let mut lab = Lab::new(Settings::default());
+    let place = lab.server.entry(0, 64);
+    lab.server.post_receive(8, &[place]);
+    lab.server.post_receive(9, &[place]);
+    lab.client.post(1, Operation::SendWithInvalidate(lab.server.region.key), &[]);
+    lab.settle();
+    assert_eq!(lab.refusals(End::Server), [0x62]);
+    assert_eq!(statuses(&lab.client.sends_done()), [(1, Some(Status::RemoteAccess))]);
+    // The receive that the message used says what was wrong with it.
+    let done = [(8, Some(Status::RemoteInvalidRequest)), (9, Some(Status::Flushed))];
+    assert_eq!(statuses(&lab.server.receives_done()), done);
+    let (key, address) = (lab.server.region.key, lab.server.region.address);
+    let (rights, domain) = (Rights::REMOTE_WRITE, lab.server.domain);
+    let reach = Reach { key, address, length: 64, rights, domain };
+    assert_eq!(lab.server.endpoint.memory().check(&reach), Ok(()), "the key still works");
 }

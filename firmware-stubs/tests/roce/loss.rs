@@ -1,7 +1,7 @@
 //! A reliable connection on a bad wire: what is lost, comes twice, or comes late.
 
 use vdk_descriptors::roce::{Extension, Frame, Opcode, PathMtu, Psn, Syndrome};
-use vdk_firmware_stubs::roce::{Operation, State, Status};
+use vdk_firmware_stubs::roce::{Operation, Rights, State, Status};
 
 use crate::lab::{End, Lab, Settings, statuses};
 
@@ -269,7 +269,8 @@ fn a_missing_receive_gives_each_kind_of_request_one_completion() {
     ];
     for length in [0, 100, 600] {
         for operation in operations {
-            let mut lab = Lab::new(Settings { rnr_retries: 7, ..settings() });
+            let server_region = Rights::ALL.with(Rights::REMOTE_INVALIDATE);
+            let mut lab = Lab::new(Settings { rnr_retries: 7, server_region, ..settings() });
             let operation = operation(remote(&lab), lab.server.region.key);
             let entry = lab.client.entry(0, length);
             lab.client.post(1, operation, &[entry]);

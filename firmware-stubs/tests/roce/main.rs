@@ -2,11 +2,13 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
 #[expect(unreachable_pub, reason = "the fuzz targets have it as a crate of its own")]
 #[path = "../../../tests/fuzz/src/lib.rs"]
 mod attack;
 mod capture;
 mod cases;
+mod draining;
 mod events;
 mod hostile;
 mod lab;
@@ -19,6 +21,7 @@ mod paths;
 mod prediction;
 mod random;
 mod reliable;
+mod repeated;
 #[expect(unreachable_pub, reason = "the oracle with a guest has it too")]
 #[path = "../../../tests/src/oracle/rows.rs"]
 mod rows;

@@ -2,7 +2,7 @@
 
 use vdk_descriptors::roce::{Opcode, PathMtu, Psn, Syndrome};
 use vdk_firmware_stubs::roce::{
-    Completion, CompletionOpcode, Operation, Payload, SendRequest, State, Success,
+    Completion, CompletionOpcode, Operation, Payload, Rights, SendRequest, State, Success,
 };
 
 use crate::lab::{End, Lab, Settings, statuses};
@@ -40,7 +40,8 @@ fn a_write_arrives_at_every_path_mtu_and_every_length() {
 
 #[test]
 fn each_operation_completes_on_both_sides_with_its_data() {
-    let mut lab = Lab::new(Settings { mtu: PathMtu::Mtu256, ..Settings::default() });
+    let server_region = Rights::ALL.with(Rights::REMOTE_INVALIDATE);
+    let mut lab = Lab::new(Settings { mtu: PathMtu::Mtu256, server_region, ..Settings::default() });
     let from = pattern(700);
     lab.client.bytes()[..700].copy_from_slice(&from);
     for id in 0..4 {
@@ -76,8 +77,7 @@ fn each_operation_completes_on_both_sides_with_its_data() {
     // The remote key is dead now: the next operation needs another region.
     let bytes = vec![0; 4096];
     let domain = lab.server.domain;
-    let rights = vdk_firmware_stubs::roce::Rights::ALL;
-    let region = lab.server.endpoint.memory_mut().register(domain, rights, bytes).unwrap();
+    let region = lab.server.endpoint.memory_mut().register(domain, Rights::ALL, bytes).unwrap();
     let at = |offset| vdk_firmware_stubs::roce::Remote { address: region.address + offset, key: region.key };
     lab.client.post(4, Operation::WriteWithImmediate(at(0), 9), &[whole]);
     lab.client.post(5, Operation::Read(at(10)), &[read]);
@@ -181,4 +181,23 @@ fn the_solicited_event_is_on_the_last_packet_only() {
     let done = lab.server.receives_done();
     assert!(matches!(done[0], Completion::Success(Success { solicited: true, .. })));
     assert_eq!(lab.frames(End::Client)[0].0, Opcode::RC_SEND_FIRST);
+}
+
+#[test]
+fn the_solicited_event_is_on_requests_that_use_a_receive_only() {
+    let mut lab = Lab::new(Settings::default());
+    let remote = lab.server.remote(0);
+    let operations = [
+        (Operation::Write(remote), false),
+        (Operation::WriteWithImmediate(remote, 1), true),
+        (Operation::Send, true),
+    ];
+    for (operation, expected) in operations {
+        let mut request = SendRequest::new(1, operation, Payload::Inline(&[1]));
+        request.solicited = true;
+        lab.client.endpoint.post_send(lab.client.number, &request).unwrap();
+        let bytes = lab.next_frame(End::Client).unwrap();
+        let frame = vdk_descriptors::roce::Frame::parse(&bytes).unwrap();
+        assert_eq!(frame.headers.bth.solicited_event, expected, "{operation:?}");
+    }
 }

@@ -133,7 +133,8 @@ pub fn attack(script: &[u8], aim: Aim) {
         window: script.pick(&[128, 1, 3]),
         port_mtu: plan.mtu,
     };
-    let open = script.pick(&[Rights::ALL, Rights::ALL, Rights::REMOTE_READ, Rights::REMOTE_WRITE]);
+    let once = Rights::ALL.with(Rights::REMOTE_INVALIDATE);
+    let open = script.pick(&[Rights::ALL, once, Rights::REMOTE_READ, Rights::REMOTE_WRITE]);
     let number = Qpn::new(NUMBER).expect("24 bits");
     let mut attack = Attack {
         script,

@@ -255,7 +255,9 @@ impl Memory for Ward {
         self.accesses += 1;
         let result = self.table.invalidate(domain, key);
         let region = self.regions.iter_mut().find(|region| region.registration.key == key);
-        let region = region.filter(|region| region.alive && region.domain == domain);
+        let region = region.filter(|region| {
+            region.alive && region.domain == domain && region.rights.allow(Rights::REMOTE_INVALIDATE)
+        });
         assert_eq!(result.is_ok(), region.is_some(), "{key:#x}: {result:?}");
         if let Some(region) = region {
             region.invalidated = true;

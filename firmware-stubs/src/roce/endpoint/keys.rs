@@ -242,6 +242,9 @@ impl Memory for KeyTable {
         if region.domain != domain {
             return Err(MemoryError::Domain { key });
         }
+        if !region.rights.allow(Rights::REMOTE_INVALIDATE) {
+            return Err(MemoryError::Rights { key });
+        }
         region.invalidated = true;
         Ok(())
     }
@@ -320,11 +323,21 @@ mod tests {
     #[test]
     fn an_invalidated_key_is_dead_for_the_other_side_only() {
         let mut table = KeyTable::default();
-        let region = table.register_at(DOMAIN, Rights::ALL, 0x1000, vec![0; 8]).unwrap();
+        let rights = Rights::ALL.with(Rights::REMOTE_INVALIDATE);
+        let region = table.register_at(DOMAIN, rights, 0x1000, vec![0; 8]).unwrap();
         assert!(table.invalidate(ProtectionDomain(0), region.key).is_err());
         table.invalidate(DOMAIN, region.key).unwrap();
         let remote = table.check(&reach(region.key, 0x1000, 8, Rights::REMOTE_ATOMIC));
         assert_eq!(remote, Err(MemoryError::Key { key: region.key }));
         assert_eq!(table.check(&reach(region.key, 0x1000, 8, Rights::LOCAL_WRITE)), Ok(()));
+    }
+
+    #[test]
+    fn a_key_without_the_right_to_be_invalidated_stays_alive() {
+        let mut table = KeyTable::default();
+        let region = table.register_at(DOMAIN, Rights::ALL, 0x1000, vec![0; 8]).unwrap();
+        let key = region.key;
+        assert_eq!(table.invalidate(DOMAIN, key), Err(MemoryError::Rights { key }));
+        assert_eq!(table.check(&reach(key, 0x1000, 8, Rights::REMOTE_WRITE)), Ok(()));
     }
 }

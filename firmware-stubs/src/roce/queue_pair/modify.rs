@@ -29,6 +29,9 @@ impl QueuePair {
         if draining && !matches!(to, State::Error | State::Reset) {
             return Err(TransitionError::Draining);
         }
+        if attributes.initiator_depth == Some(0) && self.has_reads() {
+            return Err(TransitionError::ReadsPosted);
+        }
         match to {
             State::Reset => {
                 self.reset();
@@ -51,6 +54,12 @@ impl QueuePair {
             self.note_drained(host);
         }
         Ok(())
+    }
+
+    /// Whether a READ or an atomic operation is posted and not done.
+    fn has_reads(&self) -> bool {
+        let ring = &self.requester.queue.ring;
+        (ring.head()..ring.tail()).any(|slot| ring.slot(slot).operation.is_answered())
     }
 
     fn reset(&mut self) {
@@ -105,6 +114,9 @@ impl QueuePair {
         }
         if let Some(depth) = attributes.initiator_depth {
             requester.depth = u32::from(depth);
+        }
+        if attributes.retries.or(attributes.rnr_retries).is_some() {
+            self.requester.reload();
         }
         if let Some(psn) = attributes.send_psn {
             self.requester.start(psn);

@@ -30,6 +30,9 @@ impl Requester {
         let extension = match slot.operation {
             Operation::Read(remote) => {
                 bth.ack_request = true;
+                if position != 0 {
+                    self.asked_again = self.cursor.psn;
+                }
                 let address = remote.address.wrapping_add(u64::from(offset));
                 Extension::Remote(Reth { address, key: RemoteKey(remote.key), length: rest })
             }
@@ -47,7 +50,8 @@ impl Requester {
                 length = rest.min(mtu);
                 let last = position + 1 == slot.packets;
                 bth.opcode = opcode(self.settings.service, &slot.operation, position == 0, last);
-                bth.solicited_event = slot.solicited && last;
+                bth.solicited_event =
+                    slot.solicited && last && !matches!(slot.operation, Operation::Write(_));
                 if self.settings.service == Service::ReliableConnected {
                     self.unasked += 1;
                     bth.ack_request = last || self.unasked >= asking_interval(self.settings.window);

@@ -14,6 +14,10 @@ impl Responder {
                 self.responses.acknowledge_again(self.acknowledged, self.finished);
             }
             (Operation::ReadRequest, Extension::Remote(reth)) => {
+                // The memory is read anew, which the queue pair may allow no longer.
+                if !self.settings.rights.allow(remote_rights(Operation::ReadRequest)) {
+                    return;
+                }
                 let reach = Reach {
                     key: reth.key.0,
                     address: reth.address,

@@ -45,7 +45,11 @@ impl Responder {
         }
         let invalidated = match packet.extension {
             Extension::Invalidate(Ieth(key)) => {
-                host.invalidate(self.settings.domain, key.0).map_err(|_| Refusal::Access)?;
+                if host.invalidate(self.settings.domain, key.0).is_err() {
+                    // The receive has its data, but not what the message promised with it.
+                    self.fail_receive(Some(Status::RemoteInvalidRequest), host);
+                    return Err(Refusal::Access);
+                }
                 Some(key.0)
             }
             _ => None,

@@ -116,12 +116,12 @@ impl Responder {
         self.responses = Responses::new(self.settings.depth);
     }
 
-    /// Sets how many READs and atomic operations may be outstanding. What is remembered of
-    /// earlier ones is kept if the number does not change.
+    /// Sets how many READs and atomic operations may be outstanding. What waits to be sent is
+    /// kept, and the newest of what is remembered.
     pub(super) fn set_depth(&mut self, depth: u32) {
         if depth != self.settings.depth {
             self.settings.depth = depth;
-            self.responses = Responses::new(depth);
+            self.responses.resize(depth);
         }
     }
 

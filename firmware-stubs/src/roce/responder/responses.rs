@@ -30,12 +30,24 @@ enum Response {
         rest: u32,
         begins: bool,
         finished: Msn,
+        /// Whether it was answered before.
+        again: bool,
     },
     Atomic {
         psn: u64,
         original: u64,
         finished: Msn,
+        again: bool,
     },
+}
+
+impl Response {
+    /// The PSN of its next packet.
+    fn psn(&self) -> u64 {
+        match *self {
+            Self::Acknowledge { psn, .. } | Self::Read { psn, .. } | Self::Atomic { psn, .. } => psn,
+        }
+    }
 }
 
 /// A READ or atomic operation that was answered.
@@ -72,6 +84,19 @@ impl Responses {
         }
     }
 
+    /// The same for another number of READs: what waits is kept, and of what is remembered the
+    /// newest.
+    pub(super) fn resize(&mut self, depth: u32) {
+        let mut kept = Self::new(depth);
+        kept.waiting.append(&mut self.waiting);
+        let (old, new) = (self.remembered.len(), kept.remembered.len());
+        let dropped = old.saturating_sub(new);
+        for answered in self.remembered.iter().cycle().skip(self.next + dropped).take(old - dropped) {
+            kept.remember(*answered);
+        }
+        *self = kept;
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
@@ -83,10 +108,13 @@ impl Responses {
         self.waiting.len() >= self.most
     }
 
-    /// Whether READs and atomic operations can be taken at all.
-    #[inline]
+    /// Whether another READ or atomic operation can be taken: fewer wait for their first answer
+    /// than the other side may have outstanding.
     pub(super) fn can_remember(&self) -> bool {
-        !self.remembered.is_empty()
+        let first = |waiting: &&Response| {
+            matches!(waiting, Response::Read { again: false, .. } | Response::Atomic { again: false, .. })
+        };
+        self.waiting.iter().filter(first).count() < self.remembered.len()
     }
 
     pub(super) fn clear(&mut self) {
@@ -134,25 +162,13 @@ impl Responses {
     /// Answers a READ, and remembers it.
     pub(super) fn read(&mut self, first: u64, packets: u32, reth: &Reth, finished: Msn) {
         self.remember(Remembered::Read { first, packets, reth: *reth, finished });
-        self.push_read(first, packets, reth, finished);
-    }
-
-    fn push_read(&mut self, psn: u64, packets: u32, reth: &Reth, finished: Msn) {
-        self.waiting.push_back(Response::Read {
-            psn,
-            end: psn + u64::from(packets),
-            address: reth.address,
-            key: reth.key.0,
-            rest: reth.length,
-            begins: true,
-            finished,
-        });
+        self.waiting.push_back(response_to_read(first, packets, reth, finished, false));
     }
 
     /// Answers an atomic operation, and remembers what it found.
     pub(super) fn atomic(&mut self, psn: u64, original: u64, finished: Msn) {
         self.remember(Remembered::Atomic { psn, original, finished });
-        self.waiting.push_back(Response::Atomic { psn, original, finished });
+        self.waiting.push_back(Response::Atomic { psn, original, finished, again: false });
     }
 
     fn remember(&mut self, answered: Remembered) {
@@ -185,7 +201,7 @@ impl Responses {
             |response| !matches!(response, Response::Read { psn, .. } if (first..last).contains(psn)),
         );
         if !self.is_full() {
-            self.push_read(psn, packets, reth, finished);
+            self.put_in_order(response_to_read(psn, packets, reth, finished, true), end);
         }
     }
 
@@ -193,15 +209,22 @@ impl Responses {
     pub(super) fn atomic_again(&mut self, psn: u64) {
         let found = self.remembered.iter().find_map(|remembered| match *remembered {
             Remembered::Atomic { psn: known, original, finished } if known == psn => {
-                Some(Response::Atomic { psn, original, finished })
+                Some(Response::Atomic { psn, original, finished, again: true })
             }
             _ => None,
         });
-        if let Some(response) = found
-            && !self.is_full()
-        {
-            self.waiting.push_back(response);
+        let Some(response) = found else { return };
+        self.waiting.retain(|waiting| !matches!(waiting, Response::Atomic { psn: same, .. } if *same == psn));
+        if !self.is_full() {
+            self.put_in_order(response, psn + 1);
         }
+    }
+
+    /// Puts a repeated answer before whatever waits from `end` on: an acknowledgement that
+    /// overtook it would say that it is lost.
+    fn put_in_order(&mut self, response: Response, end: u64) {
+        let later = self.waiting.iter().position(|waiting| waiting.psn() >= end);
+        self.waiting.insert(later.unwrap_or(self.waiting.len()), response);
     }
 
     /// Builds the first response that waits.
@@ -217,7 +240,7 @@ impl Responses {
             Response::Acknowledge { psn, syndrome, finished } => {
                 (Opcode::RC_ACKNOWLEDGE, psn, Extension::Acknowledge(Aeth { syndrome, msn: finished }))
             }
-            Response::Atomic { psn, original, finished } => {
+            Response::Atomic { psn, original, finished, .. } => {
                 let aeth = Aeth { syndrome: Syndrome::ACK, msn: finished };
                 let extension = Extension::AtomicAcknowledge(aeth, AtomicAckEth(original));
                 (Opcode::RC_ATOMIC_ACKNOWLEDGE, psn, extension)
@@ -235,7 +258,7 @@ impl Responses {
         host: &mut impl Host,
         room: &mut Room<'_>,
     ) -> (Option<usize>, Effect) {
-        let Some(Response::Read { psn, end, address, key, rest, begins, finished }) =
+        let Some(Response::Read { psn, end, address, key, rest, begins, finished, .. }) =
             self.waiting.front_mut()
         else {
             return (None, Effect::Fine);
@@ -288,5 +311,18 @@ impl Responses {
                 (frame, effect)
             }
         }
+    }
+}
+
+fn response_to_read(psn: u64, packets: u32, reth: &Reth, finished: Msn, again: bool) -> Response {
+    Response::Read {
+        psn,
+        end: psn + u64::from(packets),
+        address: reth.address,
+        key: reth.key.0,
+        rest: reth.length,
+        begins: true,
+        finished,
+        again,
     }
 }
