@@ -37,17 +37,21 @@ impl Sources {
     fn add(&self, cancel: Canceller) {
         let mut cancellers = self.cancellers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cancellers) = &mut *cancellers {
+            if cancellers.len() == cancellers.capacity() {
+                // Instead of growing for a driver that makes sources and drops them, for ever.
+                cancellers.retain(Canceller::is_alive);
+            }
             cancellers.push(cancel);
             return;
         }
         drop(cancellers);
-        cancel();
+        cancel.cancel();
     }
 
     pub(super) fn cancel(&self) {
         let cancellers = self.cancellers.lock().unwrap_or_else(PoisonError::into_inner).take();
         for cancel in cancellers.into_iter().flatten() {
-            cancel();
+            cancel.cancel();
         }
     }
 }
@@ -161,5 +165,25 @@ impl<D: Driver> fmt::Debug for Context<D> {
 fn with_driver<D: Driver>(instance: &Weak<Instance<D>>, call: impl FnOnce(&mut D)) {
     if let Some(instance) = instance.upgrade() {
         instance.with_driver(call);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gone_is_not_kept_to_be_cancelled() {
+        let sources = Sources::new();
+        let kept = DispatchQueue::new("kept").unwrap();
+        sources.add(kept.canceller());
+        for _ in 0..100 {
+            let dropped = Canceller::new(&Arc::new(()), |()| panic!("cancelled after its end"));
+            sources.add(dropped);
+        }
+        let held = sources.cancellers.lock().unwrap().as_ref().map(Vec::len);
+        assert!(held.is_some_and(|held| held <= 8), "{held:?}");
+        sources.cancel();
+        assert!(kept.is_cancelled());
     }
 }

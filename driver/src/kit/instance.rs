@@ -23,11 +23,14 @@ pub struct Allowances {
     pub start: Duration,
     /// From the request to stop until the function is closed, with what was queued before.
     pub stop: Duration,
+    /// From a call of [`Running::with`](super::Running::with) to its result, with what was
+    /// queued before.
+    pub call: Duration,
 }
 
 impl Default for Allowances {
     fn default() -> Self {
-        Self { start: Duration::from_secs(10), stop: Duration::from_secs(5) }
+        Self { start: Duration::from_secs(10), stop: Duration::from_secs(5), call: Duration::from_secs(60) }
     }
 }
 
@@ -293,7 +296,7 @@ impl<D: Driver> Instance<D> {
     ) -> Result<Option<R>, RunError> {
         let Some(queue) = self.queue.get() else { return Ok(None) };
         let this = Arc::clone(self);
-        queue.run(move || this.with_driver(call))
+        queue.run_within(self.allowances.call, move || this.with_driver(call))
     }
 
     pub(super) fn state(&self) -> DriverState {
@@ -324,17 +327,24 @@ impl<D: Driver> Instance<D> {
 impl<D: Driver> Alarm for Instance<D> {
     fn due(self: Arc<Self>, _deadline: Instant) {
         // A close may take long, a reset for example; the event loop serves others too.
+        let this = Arc::clone(&self);
         let overrun = move || {
-            let stop = locked(&self.life).stop;
+            let stop = locked(&this.life).stop;
             let Some((reason, deadline)) = stop else { return };
             let allowed = deadline.allowed();
-            self.end(|| DriverState::Failed(Failure::StopOverrun { reason, allowed }));
+            this.end(|| DriverState::Failed(Failure::StopOverrun { reason, allowed }));
         };
         if let Err(error) = std::thread::Builder::new().name("vdk-force-close".to_owned()).spawn(overrun) {
-            log::error!("no thread to close a function whose driver does not stop: {error}");
+            log::error!("{}: no thread to close it, though its driver does not stop: {error}", self.function);
+            if let Some((timer, again)) = self.stop_timer.get().zip(Instant::now().checked_add(SPAWN_AGAIN)) {
+                timer.arm(again, Duration::ZERO);
+            }
         }
     }
 }
+
+/// When a thread is tried for again that the system did not give.
+const SPAWN_AGAIN: Duration = Duration::from_secs(1);
 
 struct EventWatch<D: Driver> {
     instance: Weak<Instance<D>>,

@@ -54,13 +54,15 @@ impl<D: Driver> Running<D> {
         self.instance.state()
     }
 
-    /// Runs `call` with the driver on its queue and gives the result.
+    /// Runs `call` with the driver on its queue and gives the result, within
+    /// [`Allowances::call`](super::Allowances::call).
     ///
     /// # Errors
     ///
     /// - [`WithError::Ended`]: the driver is not there any more;
     /// - [`WithError::Run`]: from a handler of the driver's own queue, or when the queue is
-    ///   full, or `call` panicked, which fails the driver.
+    ///   full, or `call` panicked, which fails the driver, or with [`RunError::TimedOut`] when
+    ///   a handler before it, or it itself, takes too long.
     pub fn with<R: Send + 'static>(
         &self,
         call: impl FnOnce(&mut D) -> R + Send + 'static,

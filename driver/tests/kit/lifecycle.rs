@@ -193,6 +193,25 @@ fn a_handler_that_hangs_counts_against_the_deadline_of_stop() {
 }
 
 #[test]
+fn a_call_behind_a_handler_that_hangs_is_given_up() {
+    let mut bench = Bench::new("fake:call", Msix, Fault::None, Allowances { call: SHORT[0], ..PATIENT });
+    let running = bench.start();
+    loop {
+        match running.with(|probe| probe.context.dispatch(|probe| probe.hang()).unwrap()) {
+            Ok(()) | Err(WithError::Run(RunError::TimedOut { begun: true, .. })) => break,
+            // A machine that is busy may not have begun it in time.
+            Err(WithError::Run(RunError::TimedOut { begun: false, .. })) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    bench.hung.recv_timeout(LONG).unwrap();
+    let error = running.with(|_| ()).unwrap_err();
+    assert!(matches!(&error, WithError::Run(RunError::TimedOut { begun: false, .. })), "{error}");
+    drop(bench.open_gate.take());
+    assert!(running.stop().is_final());
+}
+
+#[test]
 fn a_start_past_its_deadline_has_the_function_closed_under_it() {
     for start in SHORT {
         let mut bench =

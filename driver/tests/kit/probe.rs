@@ -73,7 +73,7 @@ pub(crate) struct Bench {
 /// not end: how soon it begins is the machine's business.
 pub(crate) const SHORT: [Duration; 4] =
     [Duration::from_millis(20), Duration::from_millis(200), Duration::from_secs(2), Duration::from_secs(20)];
-pub(crate) const PATIENT: Allowances = Allowances { start: LONG, stop: LONG };
+pub(crate) const PATIENT: Allowances = Allowances { start: LONG, stop: LONG, call: LONG };
 
 impl Bench {
     pub(crate) fn new(name: &str, kind: InterruptKind, fault: Fault, allowances: Allowances) -> Self {

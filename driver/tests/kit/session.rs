@@ -192,6 +192,8 @@ fn a_reset_puts_back_what_was_on_with_bus_mastering_last() {
         Err(SessionError::Reset(ResetError::TimedOut { .. }))
     ));
     assert_eq!(node.command(), 0, "what does not answer stays off the bus");
+    let _other = session.enable_bus_master().unwrap();
+    assert!(node.bus_master(), "a new guard turns it on, although another is held");
 }
 
 #[test]

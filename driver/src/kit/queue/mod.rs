@@ -11,12 +11,14 @@
 //! - After a [`Cancellation`] has resolved, no handler runs and none is kept.
 //! - A handler that panics ends its queue, as if it had been cancelled; the process goes on.
 
+mod canceller;
 #[cfg_attr(not(loom), expect(unreachable_pub, reason = "only the model check reaches it from outside"))]
 mod core;
 #[cfg_attr(not(loom), expect(unreachable_pub, reason = "only the model check reaches it from outside"))]
 mod pulse;
 mod sync;
 
+pub(crate) use self::canceller::Canceller;
 #[cfg(not(loom))]
 pub(crate) use self::core::QueueCore;
 pub use self::core::Refusal;
@@ -69,9 +71,6 @@ pub(crate) enum QueueEnd {
 pub(crate) trait Deliver: Send + Sync {
     fn deliver(self: Arc<Self>);
 }
-
-/// Cancels something, if it is still there, without waiting.
-pub(crate) type Canceller = Box<dyn Fn() + Send>;
 
 enum Job {
     Once(Box<dyn FnOnce() + Send>),
@@ -151,7 +150,8 @@ impl DispatchQueue {
     }
 
     /// Runs a handler on the queue and gives its result, waiting for as long as those before
-    /// it and it take; see [`run_within`](Self::run_within).
+    /// it and it take: for ever, when one of them hangs and nobody cancels the queue. Where
+    /// that can be, use [`run_within`](Self::run_within).
     ///
     /// # Errors
     ///
@@ -248,9 +248,10 @@ impl DispatchQueue {
         self.handle.shared.panic_message.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Cancels the queue, for good, and drops the handlers that wait, at once. No handler is
-    /// begun after this returns; one that runs goes on, and the [`Cancellation`] resolves when
-    /// it has returned. A second call gives another handle on the same cancellation.
+    /// Cancels the queue, for good, and drops the handlers that wait, at once. After this
+    /// returns none is taken from the queue; one that was taken runs to its end, also when its
+    /// first instruction is still to come, and the [`Cancellation`] resolves when it has
+    /// returned. A second call gives another handle on the same cancellation.
     ///
     /// From a handler of the queue this works the same: that handler is the last.
     #[expect(clippy::must_use_candidate, reason = "a cancel need not be waited for")]
@@ -261,12 +262,7 @@ impl DispatchQueue {
 
     /// Cancels from elsewhere without keeping the queue alive.
     pub(crate) fn canceller(&self) -> Canceller {
-        let shared = Arc::downgrade(&self.handle.shared);
-        Box::new(move || {
-            if let Some(shared) = shared.upgrade() {
-                shared.cancel();
-            }
-        })
+        Canceller::new(&self.handle.shared, Shared::cancel)
     }
 
     fn rejected(&self, job: Job, reason: Refusal) -> Rejected {

@@ -263,9 +263,8 @@ impl Session {
         let inner = &self.handle.inner;
         let mut state = inner.lock();
         let open = state.as_mut().ok_or_else(|| inner.not_open())?;
-        if open.bus_master_guards == 0 {
-            inner.function.set_bus_master(true)?;
-        }
+        // Also when others hold a guard: a reset that failed may have turned it off.
+        inner.function.set_bus_master(true)?;
         open.bus_master_guards += 1;
         Ok(BusMasterGuard { inner: Arc::clone(inner) })
     }
@@ -357,7 +356,8 @@ impl Drop for Handle {
     }
 }
 
-/// Bus mastering is on while at least one guard is held and the session is open.
+/// Bus mastering is on while at least one guard is held and the session is open. A
+/// [reset](Session::reset) that fails may leave it off until the next guard.
 ///
 /// A driver declares it above the memory that the device reaches: fields are dropped in
 /// order, so the device is off the bus when the memory goes.

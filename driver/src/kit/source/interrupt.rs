@@ -83,8 +83,8 @@ impl InterruptSource {
         self.inner.delivery.set_enabled(enabled).ok_or(SourceError::Cancelled)
     }
 
-    /// Cancels the source, for good. The handler is not begun after this returns; a call
-    /// that is running goes on, and the [`Cancellation`] resolves when it has returned.
+    /// Cancels the source, for good. No call is made any more but the one that the queue is
+    /// about to make or makes now; the [`Cancellation`] resolves when that has returned.
     /// From the handler itself this works the same: it is the last call.
     #[expect(clippy::must_use_candidate, reason = "a cancel need not be waited for")]
     pub fn cancel(&self) -> Cancellation {
@@ -94,12 +94,7 @@ impl InterruptSource {
 
     /// Cancels from elsewhere without keeping the source alive.
     pub(crate) fn canceller(&self) -> Canceller {
-        let inner = Arc::downgrade(&self.inner);
-        Box::new(move || {
-            if let Some(inner) = inner.upgrade() {
-                inner.cancel();
-            }
-        })
+        Canceller::new(&self.inner, Inner::cancel)
     }
 }
 

@@ -96,12 +96,7 @@ impl TimerSource {
 
     /// Cancels from elsewhere without keeping the source alive.
     pub(crate) fn canceller(&self) -> Canceller {
-        let inner = Arc::downgrade(&self.inner);
-        Box::new(move || {
-            if let Some(inner) = inner.upgrade() {
-                inner.cancel();
-            }
-        })
+        Canceller::new(&self.inner, Inner::cancel)
     }
 }
 
