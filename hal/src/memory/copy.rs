@@ -202,7 +202,7 @@ pub(super) unsafe fn load_word(address: *mut u8, width: Width, ordering: Orderin
 /// non-atomically through a Rust reference.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "each arm keeps the bits of its width")]
-pub(super) unsafe fn store_word(address: *mut u8, width: Width, value: u64, ordering: Ordering) {
+pub(crate) unsafe fn store_word(address: *mut u8, width: Width, value: u64, ordering: Ordering) {
     match width {
         // SAFETY: the caller's contract, as for each arm below.
         Width::U8 => unsafe { AtomicU8::from_ptr(address) }.store(value as u8, ordering),

@@ -13,7 +13,15 @@
 //!    outlive it; see [`DmaMapper`](crate::dma::DmaMapper).
 //! 4. Memory that can go away under an access, as a BAR does with its device, is mapped
 //!    with [`SharedMemory::map_guarded`]: the access then meets ones, as on the bus.
-//! 5. A software device reaches memory through [`access`], whose revocation is complete
+//! 5. Single words are accessed as atomics or volatile. A copy of many bytes is a plain one,
+//!    for its speed, which is an assumption and not a rule of the language: whoever writes
+//!    the bytes meanwhile is taken for an agent outside the program, as a device is, also
+//!    when it is a thread that plays one. What makes it hold in practice: no reference to
+//!    the bytes exists that a copy could be judged by; a compiler fence comes after each
+//!    copy, or the copy is in a burst of [`access`], whose end, a Release store, comes after
+//!    it; and what was read is any bytes at all, so that a mixture of old and new is a valid
+//!    value. Who needs more than that shares a word, and copies after it has said so.
+//! 6. A software device reaches memory through [`access`], whose revocation is complete
 //!    before it returns.
 
 pub mod access;
@@ -30,6 +38,7 @@ mod slots;
 mod view;
 
 pub use copy::fill_bytes_of;
+pub(crate) use copy::store_word;
 pub use lend::lend;
 pub use mapping::{Pages, page_size};
 pub use pinned::PinnedMemory;

@@ -1,8 +1,9 @@
 //! Doorbells, and how a sleeping software device hears them.
 
-// UNSAFETY: a volatile store to a checked address.
-#![expect(unsafe_code, reason = "a volatile store to a checked address")]
+// UNSAFETY: a store to a checked address.
+#![expect(unsafe_code, reason = "a store to a checked address")]
 
+use core::sync::atomic::Ordering;
 use std::io;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::sleep_flag::SleepFlag;
 use crate::bar::{Bar, BarError};
 use crate::barrier::{self, DoorbellToken};
 use crate::interrupt::EventFd;
-use crate::memory::SharedMemory;
+use crate::memory::{SharedMemory, store_word};
 
 /// A register that hands work to the device, resolved to where it lies.
 ///
@@ -39,7 +40,7 @@ enum Target<T> {
 
 // SAFETY: the pointer is into shared memory that the value keeps alive.
 unsafe impl<T: RegisterValue> Send for Doorbell<T> {}
-// SAFETY: ringing is one volatile store; registers tolerate concurrent access.
+// SAFETY: ringing is one volatile or atomic store; registers tolerate concurrent access.
 unsafe impl<T: RegisterValue> Sync for Doorbell<T> {}
 
 impl<T: RegisterValue> Doorbell<T> {
@@ -78,10 +79,18 @@ impl<T: RegisterValue> Doorbell<T> {
     pub fn ring(&self, _ordered: DoorbellToken, value: T) -> Result<(), BarError> {
         match &self.target {
             Target::Mapped { address, kick, .. } => {
-                // SAFETY: aligned and alive by the invariant of `Mapped`.
-                unsafe { crate::bar::write_volatile(address.cast(), value) };
-                if let Some(kick) = kick {
-                    kick.after_write();
+                match kick {
+                    Some(kick) => {
+                        // ORDERING: Relaxed; the token is the barrier. An atomic, since it
+                        // is a thread of this process that looks.
+                        // SAFETY: aligned and alive by the invariant of `Mapped`.
+                        unsafe {
+                            store_word(address.cast(), T::WIDTH, value.to_u64(), Ordering::Relaxed);
+                        }
+                        kick.after_write();
+                    }
+                    // SAFETY: aligned and alive by the invariant of `Mapped`.
+                    None => unsafe { crate::bar::write_volatile(address.cast(), value) },
                 }
                 Ok(())
             }
