@@ -71,6 +71,39 @@ fn disabling_has_a_count_of_zero_and_only_a_test_signals() {
     assert_eq!(said(&file), [], "ending what has ended says nothing to the kernel");
 }
 
+/// A function that takes a vector only after the one before it, and forgets all in a reset.
+#[test]
+fn vectors_come_back_after_a_reset_in_one_call_and_ascending() {
+    let file = device(true, {
+        let mut next = 0;
+        move |message| {
+            let word = |at| message.word(at).unwrap();
+            let (start, count) = (word(12), word(16));
+            if count == 0 {
+                next = 0;
+            } else if start != next {
+                return Err(Errno::INVAL);
+            } else {
+                next += count;
+            }
+            Ok(0)
+        }
+    });
+    let interrupts = VfioInterrupts::read(&file.device()).unwrap();
+    file.take();
+    let kind = InterruptKind::Msix;
+    let events: Vec<_> = (0..5).map(|_| Some(EventFd::new().unwrap())).collect();
+    let descriptors: Vec<i32> = events.iter().flatten().map(|event| event.as_fd().as_raw_fd()).collect();
+    interrupts.enable(kind, &events).unwrap();
+    let connected = ([EVENTFD_TRIGGER, 2, 0, 5], descriptors);
+    assert_eq!(said(&file), std::slice::from_ref(&connected));
+    // Before a reset all are disabled, so that none is left half programmed.
+    interrupts.disable_enabled();
+    assert_eq!((said(&file), interrupts.enabled()), (vec![([NONE_TRIGGER, 2, 0, 0], vec![])], None));
+    interrupts.enable(kind, &events).unwrap();
+    assert_eq!(said(&file), [connected], "all of them, in their order, in one call");
+}
+
 #[test]
 fn vectors_are_added_one_by_one_only_where_the_kernel_can() {
     let event = EventFd::new().unwrap();
