@@ -145,8 +145,8 @@ pub enum MapError {
     },
     /// The count of mappings is limited.
     #[error(
-        "the IOMMU takes no more than {limit} mappings: map larger regions, or raise the limit with \
-         vfio_iommu_type1.dma_entry_limit=N"
+        "the IOMMU takes no more than {limit} mappings: map larger regions, or raise the limit, with \
+         vfio_iommu_type1.dma_entry_limit=N where it is that of kernel VFIO"
     )]
     TooManyMappings {
         /// The limit.

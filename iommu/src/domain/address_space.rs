@@ -14,8 +14,9 @@ use crate::allocator::{IovaAllocator, Placement};
 ///
 /// # Locks
 ///
-/// `attached` is held for reading while the mapper is called, so that maps and unmaps of
-/// different memory run side by side, and for writing during an attach or detach. The
+/// `attached` is held for reading while the mapper is called, so that nothing here keeps maps
+/// and unmaps of different memory from running side by side (the mapper may: that of kernel
+/// VFIO makes one call at a time), and for writing during an attach or detach. The
 /// registry is locked for moments only, always after `attached`, and never while the
 /// mapper maps or unmaps.
 pub(crate) struct AddressSpace {
