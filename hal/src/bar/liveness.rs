@@ -10,7 +10,7 @@ use crate::poll::{Deadline, Pace, SystemClock, TimedOut, poll_until};
 ///
 /// An access may be made while the function sleeps and be answered when it is awake, or the
 /// other way round. Such an answer tells nothing: neither is its value one of the function,
-/// nor is a fault a removal. So a state is looked at as a [`Moment`], with the number of
+/// nor is a fault a removal. So a state is looked at as a `Moment`, with the number of
 /// times that the function was woken, before and after an access.
 #[derive(Debug)]
 pub struct Liveness {
