@@ -9,9 +9,9 @@ use super::work::{
 /// How large the queues of a queue pair are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueSizes {
-    /// How many sends can be posted and not completed: 1 to 32768.
+    /// How many sends can be posted and not completed: at most 32768. None is as good as one.
     pub sends: u32,
-    /// How many receives can be posted and not completed: 1 to 32768.
+    /// How many receives can be posted and not completed: at most 32768. None is as good as one.
     pub receives: u32,
     /// How many pieces of memory a request may have: at most 32.
     pub entries: u32,

@@ -186,3 +186,17 @@ fn plans_are_read_and_nonsense_is_refused() {
         assert!(error.to_string().contains("use drop=1%"), "{error}");
     }
 }
+
+#[test]
+fn a_call_gives_up_when_frame_after_frame_is_lost() {
+    let (one, mut other) = pair(1 << 20).unwrap();
+    let mut wire = FaultyWire::new(one, WireFaults::NONE, "drop=100%".parse().unwrap(), 1);
+    for psn in 0..100 {
+        other.send(Time::ZERO, &frame(psn)).unwrap();
+    }
+    let mut buffer = [0; MAX_FRAME];
+    for lost in [64, 100] {
+        assert_eq!(wire.receive(Time::ZERO, &mut buffer).unwrap(), None);
+        assert_eq!(wire.received().lock().unwrap().counts.dropped, lost);
+    }
+}
