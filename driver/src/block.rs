@@ -142,7 +142,7 @@ pub struct BlockEnd<M> {
 
 /// Why a request ended without success.
 #[derive(Debug, Error)]
-#[error("{operation} of {blocks} blocks from LBA {lba:#x}: {source}")]
+#[error("{operation} of {blocks} blocks from LBA {lba:#x}: {error}")]
 pub struct BlockFailure {
     /// What was to be done.
     pub operation: BlockOperation,
@@ -151,8 +151,7 @@ pub struct BlockFailure {
     /// How many blocks the part has.
     pub blocks: u64,
     /// What the device says.
-    #[source]
-    pub source: Box<dyn StdError + Send + Sync>,
+    pub error: Box<dyn StdError + Send + Sync>,
 }
 
 /// A request that was not taken, with its memory. Nothing has changed.
@@ -186,7 +185,7 @@ impl<M> StdError for Refused<M> {
 #[non_exhaustive]
 pub enum RefuseReason {
     /// As many requests are in flight as the device takes.
-    #[error("{requests} requests are in flight, as many as there can be: poll, then submit again")]
+    #[error("{requests} requests are in flight, as many as there can be")]
     Full {
         /// How many.
         requests: u32,
@@ -242,11 +241,11 @@ pub enum BlockError {
     #[error(transparent)]
     TimedOut(#[from] TimedOut),
     /// It takes nothing new until [`BlockDevice::recover`].
-    #[error("{0}")]
-    Failed(#[source] Box<dyn StdError + Send + Sync>),
+    #[error(transparent)]
+    Failed(Box<dyn StdError + Send + Sync>),
     /// It was not recovered, and what it has stays its own.
-    #[error("{0}")]
-    Lost(#[source] Box<dyn StdError + Send + Sync>),
+    #[error(transparent)]
+    Lost(Box<dyn StdError + Send + Sync>),
 }
 
 /// A device of blocks, with one user. Requests are executed in no promised order.

@@ -211,12 +211,12 @@ pub enum UnmapError {
         returned: ByteLength,
     },
     /// A device does not leave the memory.
-    #[error("unmapping {range}: {source}")]
+    #[error("unmapping {range}: {error}")]
     DeviceBusy {
         /// The range.
         range: IovaRange,
         /// What was waited for.
-        source: TimedOut,
+        error: TimedOut,
     },
     /// The system refused.
     #[error("the system refused to unmap {range}: {error}")]

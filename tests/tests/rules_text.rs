@@ -140,11 +140,46 @@ fn documents_name_files_that_exist() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
+#[test]
+fn no_message_repeats_the_text_of_its_source() {
+    let mut repeated = Vec::new();
+    for file in rust_files().unwrap().iter().filter(|file| !file.is_test) {
+        repeated.extend(repeated_sources(&file.text).into_iter().map(|line| format!("{}:{line}", file.path)));
+    }
+    assert_eq!(repeated, Vec::<String>::new(), "who prints the chain of such an error prints a text twice");
+}
+
+#[test]
+fn messages_that_repeat_their_source_are_recognised() {
+    let text = "enum E {\n    #[error(\"{0}\")]\n    A(#[from] B),\n    #[error(\"at {at}: {source}\")]\n    C {\n        \
+                at: u8,\n        source: B,\n    },\n    #[error(\"no {at}\")]\n    D {\n        source: B,\n    },\n    \
+                #[error(\"{0}\")]\n    F(B),\n    #[error(transparent)]\n    G(#[from] B),\n}\n";
+    assert_eq!(repeated_sources(text), [2, 4]);
+}
+
 /// `a/{b,c}.rs` as `a/b.rs` and `a/c.rs`.
 fn alternatives(path: &str) -> Vec<String> {
     let Some((before, rest)) = path.split_once('{') else { return vec![path.to_owned()] };
     let Some((names, after)) = rest.split_once('}') else { return vec![path.to_owned()] };
     names.split(',').map(|name| format!("{before}{name}{after}")).collect()
+}
+
+/// The lines of messages that have the text of what the error also gives as its source.
+fn repeated_sources(text: &str) -> Vec<usize> {
+    let mut lines = Vec::new();
+    for (start, attribute) in text.match_indices("#[error(") {
+        let rest = &text[start + attribute.len()..];
+        let Some((message, rest)) = rest.split_once(")]") else { continue };
+        let ends = ["#[error(", "\n}"].map(|end| rest.find(end).unwrap_or(rest.len()));
+        let variant = &rest[..ends.into_iter().min().unwrap_or(rest.len())];
+        let names_first =
+            message.contains("{0") && (variant.contains("(#[from]") || variant.contains("(#[source]"));
+        let names_field = message.contains("{source") && variant.contains("source:");
+        if names_first || names_field {
+            lines.push(text[..start].lines().count() + usize::from(text[..start].ends_with('\n')));
+        }
+    }
+    lines
 }
 
 /// The names declared after one of `keywords`, with their line numbers.

@@ -141,7 +141,7 @@ impl<T> Channel<T> {
         options: ChannelOptions,
         capacity: u32,
     ) -> Result<Self, OpenChannelError> {
-        let broken = |source| ChannelError::Register { channel: number, source };
+        let broken = |error| ChannelError::Register { channel: number, error };
         let registers = device.channel_registers(number).map_err(broken)?;
         let doorbell = registers.doorbell(IoatChannelRegisters::DMACOUNT).map_err(broken)?;
         let least = match doorbell.is_software() {
@@ -417,12 +417,12 @@ impl<T> Channel<T> {
     }
 
     #[cold]
-    pub(super) fn fail_register(&mut self, source: BarError) -> ChannelError {
+    pub(super) fn fail_register(&mut self, error: BarError) -> ChannelError {
         let channel = self.number;
-        self.fail(if source.is_gone() {
+        self.fail(if error.is_gone() {
             ChannelError::Gone { channel }
         } else {
-            ChannelError::Register { channel, source }
+            ChannelError::Register { channel, error }
         })
     }
 

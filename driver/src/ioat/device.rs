@@ -287,7 +287,7 @@ fn bar_index() -> BarIndex {
 fn stop_channels(bar: &Bar, channels: u8) -> Result<(), StartError> {
     for channel in 0..channels {
         let registers = bar.registers::<IoatChannelRegisters>(ioat::channel_offset(channel))?;
-        stop_channel(&registers).map_err(|source| StartError::Reset { channel, source })?;
+        stop_channel(&registers).map_err(|error| StartError::Reset { channel, error })?;
     }
     Ok(())
 }

@@ -33,12 +33,12 @@ pub enum StartError {
         log2: u8,
     },
     /// A channel could not be reset.
-    #[error("channel {channel}: {source}")]
+    #[error("channel {channel}: {error}")]
     Reset {
         /// The channel.
         channel: u8,
         /// What happened.
-        source: StopError,
+        error: StopError,
     },
     /// A register could not be accessed, or the device is gone.
     #[error(transparent)]
@@ -154,7 +154,7 @@ impl StopError {
 #[non_exhaustive]
 pub enum ChannelError {
     /// The engine halted.
-    #[error("channel {channel} halted: {errors}; recover the channel")]
+    #[error("channel {channel} halted: {errors}")]
     Halted {
         /// The channel.
         channel: u8,
@@ -162,7 +162,7 @@ pub enum ChannelError {
         errors: ChannelErrors,
     },
     /// The engine is in a state that nobody asked for.
-    #[error("channel {channel} is {state} though nobody stopped it; recover the channel")]
+    #[error("channel {channel} is {state} though nobody stopped it")]
     UnexpectedState {
         /// The channel.
         channel: u8,
@@ -170,7 +170,7 @@ pub enum ChannelError {
         state: ChannelState,
     },
     /// The completion word makes no sense.
-    #[error("channel {channel} wrote completion word {word:#x}, {fault}; recover the channel")]
+    #[error("channel {channel} wrote completion word {word:#x}, {fault}")]
     BadCompletion {
         /// The channel.
         channel: u8,
@@ -180,20 +180,20 @@ pub enum ChannelError {
         fault: CompletionFault,
     },
     /// Something did not end in time.
-    #[error("channel {channel}: {source}; recover the channel")]
+    #[error("channel {channel}: {error}")]
     TimedOut {
         /// The channel.
         channel: u8,
         /// What was waited for.
-        source: TimedOut,
+        error: TimedOut,
     },
     /// The channel could not be shown to have stopped.
-    #[error("channel {channel} did not stop: {source}; close it, which turns bus mastering off")]
+    #[error("channel {channel} did not stop: {error}")]
     NotStopped {
         /// The channel.
         channel: u8,
         /// What happened.
-        source: StopError,
+        error: StopError,
     },
     /// The device is gone, or its session closed.
     #[error("channel {channel}: the device is gone or its session closed")]
@@ -202,12 +202,12 @@ pub enum ChannelError {
         channel: u8,
     },
     /// A register could not be accessed.
-    #[error("channel {channel}: {source}")]
+    #[error("channel {channel}: {error}")]
     Register {
         /// The channel.
         channel: u8,
         /// What happened.
-        source: BarError,
+        error: BarError,
     },
 }
 
@@ -256,7 +256,7 @@ pub type Rejected<T> = crate::rejected::Rejected<T, RejectReason>;
 #[non_exhaustive]
 pub enum RejectReason {
     /// The ring has too few free descriptors now.
-    #[error("needs {needed} descriptors and {free} are free: poll, then post again")]
+    #[error("needs {needed} descriptors and {free} are free")]
     Full {
         /// How many descriptors it takes.
         needed: u64,
@@ -264,10 +264,7 @@ pub enum RejectReason {
         free: usize,
     },
     /// The ring never has so many descriptors.
-    #[error(
-        "needs {needed} descriptors and the ring holds {capacity}: open it deeper, or feed the list in \
-         pieces with copy_sg_streamed"
-    )]
+    #[error("needs {needed} descriptors and the ring holds {capacity}")]
     TooLong {
         /// How many descriptors it takes.
         needed: u64,
@@ -312,7 +309,7 @@ pub enum WaitError {
     #[error(transparent)]
     TimedOut(#[from] TimedOut),
     /// The channel was opened without an interrupt.
-    #[error("channel {channel} has no interrupt: open it with one, or wait with CompletionMode::Poll")]
+    #[error("channel {channel} has no interrupt to wait for")]
     NoInterrupt {
         /// The channel.
         channel: u8,
@@ -334,7 +331,7 @@ pub enum StreamError<T> {
         /// The operation.
         cookie: super::Cookie,
         /// What happened.
-        source: ChannelError,
+        error: ChannelError,
     },
 }
 
@@ -342,8 +339,8 @@ impl<T> fmt::Debug for StreamError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rejected(rejected) => rejected.fmt(f),
-            Self::Interrupted { cookie, source } => {
-                f.debug_struct("Interrupted").field("cookie", cookie).field("source", source).finish()
+            Self::Interrupted { cookie, error } => {
+                f.debug_struct("Interrupted").field("cookie", cookie).field("error", error).finish()
             }
         }
     }
@@ -353,7 +350,7 @@ impl<T> fmt::Display for StreamError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rejected(rejected) => rejected.fmt(f),
-            Self::Interrupted { source, .. } => write!(f, "stopped in the middle: {source}"),
+            Self::Interrupted { error, .. } => write!(f, "stopped in the middle: {error}"),
         }
     }
 }
@@ -362,7 +359,8 @@ impl<T> std::error::Error for StreamError<T> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Rejected(rejected) => std::error::Error::source(rejected),
-            Self::Interrupted { source, .. } => Some(source),
+            // Its text is in the message.
+            Self::Interrupted { .. } => None,
         }
     }
 }

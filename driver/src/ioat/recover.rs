@@ -48,8 +48,8 @@ impl<T> Channel<T> {
         self.statistics.recoveries += 1;
         let stopped = match self.stop() {
             Ok(stopped) => stopped,
-            Err(source) => {
-                let failure = ChannelError::NotStopped { channel, source };
+            Err(error) => {
+                let failure = ChannelError::NotStopped { channel, error };
                 self.failure = Some(failure.clone());
                 return Err(failure);
             }
@@ -124,10 +124,10 @@ impl<T> Channel<T> {
         match started {
             Ok(()) => {}
             Err(StartFailure::Channel(failure)) => return Err(failure),
-            Err(StartFailure::TimedOut(source)) => {
+            Err(StartFailure::TimedOut(error)) => {
                 // The registers may know why.
                 self.check_health()?;
-                return Err(self.fail(ChannelError::TimedOut { channel, source }));
+                return Err(self.fail(ChannelError::TimedOut { channel, error }));
             }
         }
         self.ring.retire(1, &mut |_| ());

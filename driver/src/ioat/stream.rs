@@ -60,17 +60,17 @@ impl<T> Channel<T> {
                 (Ok(()), None) => return Ok(cookie),
                 (Ok(()), rest) => owner = rest,
                 // The last piece was posted; only its doorbell failed.
-                (Err(source), None) => return Err(StreamError::Interrupted { cookie, source }),
-                (Err(source), Some(owner)) => {
+                (Err(error), None) => return Err(StreamError::Interrupted { cookie, error }),
+                (Err(error), Some(owner)) => {
                     let cookie = self.ring.cut_off(owner);
-                    return Err(StreamError::Interrupted { cookie, source });
+                    return Err(StreamError::Interrupted { cookie, error });
                 }
             }
-            if let Err(source) = self.poll(usize::MAX, &mut ended)
+            if let Err(error) = self.poll(usize::MAX, &mut ended)
                 && let Some(owner) = owner.take()
             {
                 let cookie = self.ring.cut_off(owner);
-                return Err(StreamError::Interrupted { cookie, source });
+                return Err(StreamError::Interrupted { cookie, error });
             }
         }
     }
@@ -95,8 +95,8 @@ impl<T> Channel<T> {
 
     #[cold]
     fn out_of_time(&mut self, deadline: Deadline) -> ChannelError {
-        let source = TimedOut { what: "the copy", allowed: deadline.allowed() };
-        self.fail(ChannelError::TimedOut { channel: self.number, source })
+        let error = TimedOut { what: "the copy", allowed: deadline.allowed() };
+        self.fail(ChannelError::TimedOut { channel: self.number, error })
     }
 }
 

@@ -50,7 +50,7 @@ impl fmt::Display for DriverState {
 pub enum Failure {
     /// The function was not opened, so `start` was not called.
     #[error("the function was not opened: {0}")]
-    Open(#[source] SessionError),
+    Open(SessionError),
     /// The system has no thread for the driver's queue, or no event file.
     #[error("the system did not provide for the driver: {error}")]
     System {
@@ -59,7 +59,7 @@ pub enum Failure {
     },
     /// `start` gave an error.
     #[error("start failed: {0}")]
-    Start(#[source] Arc<StartError>),
+    Start(Arc<StartError>),
     /// `start` did not return in time. The function was closed under it.
     #[error("start did not return within {allowed:?}; the function was closed")]
     StartOverrun {

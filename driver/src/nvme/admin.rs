@@ -301,9 +301,9 @@ impl Admin {
             self.out_of_service = true;
             return Err(AdminError::OutOfService { command: opcode });
         }
-        self.queue.commit().map_err(|source| {
+        self.queue.commit().map_err(|error| {
             self.out_of_service = true;
-            AdminError::Register { command: opcode, source }
+            AdminError::Register { command: opcode, error }
         })
     }
 
@@ -368,8 +368,8 @@ impl CollectError {
     fn of(self, command: AdminOpcode) -> AdminError {
         match self {
             Self::Fault(fault) => AdminError::BadCompletion { command, fault },
-            Self::Register(source) => AdminError::Register { command, source },
-            Self::TimedOut(source) => AdminError::TimedOut { command, source },
+            Self::Register(error) => AdminError::Register { command, error },
+            Self::TimedOut(error) => AdminError::TimedOut { command, error },
         }
     }
 }

@@ -200,11 +200,11 @@ impl<M: BlockMemory> BlockQueue<M> {
         let result = match request.failure {
             None => Ok(()),
             Some((lba, blocks, error)) => {
-                let source = match error {
+                let error = match error {
                     PartError::Command(error) => error.into(),
                     PartError::Rejected(error) => error.into(),
                 };
-                Err(BlockFailure { operation, lba, blocks, source })
+                Err(BlockFailure { operation, lba, blocks, error })
             }
         };
         ended(BlockEnd { id: request.id, result, memory: request.memory });

@@ -51,7 +51,7 @@ pub type Rejected<T> = crate::rejected::Rejected<T, RejectReason>;
 #[non_exhaustive]
 pub enum RejectReason {
     /// As many commands are in flight as the queue holds.
-    #[error("all {depth} commands of the queue are in flight: poll, then submit again")]
+    #[error("all {depth} commands of the queue are in flight")]
     Full {
         /// How many it holds.
         depth: u32,
@@ -85,10 +85,7 @@ pub enum RejectReason {
         block: u64,
     },
     /// More than one command carries.
-    #[error(
-        "{length:#x} bytes are more than one command carries, {limit:#x} ({because}): split the transfer, as \
-         BlockQueue does"
-    )]
+    #[error("{length:#x} bytes are more than one command carries, {limit:#x} ({because})")]
     TooLong {
         /// The length of the data.
         length: u64,
@@ -105,7 +102,7 @@ pub enum RejectReason {
     },
     /// The memory cannot be described by page pointers, and the controller has no SGLs.
     #[error("{0}; the controller has no SGLs: use memory that begins on a page")]
-    Memory(#[from] PrpError),
+    Memory(PrpError),
     /// The memory cannot be described by an SGL.
     #[error(transparent)]
     Sgl(#[from] SglError),
@@ -126,6 +123,12 @@ pub enum RejectReason {
     Queue(#[from] QueueError),
 }
 
+impl From<PrpError> for RejectReason {
+    fn from(error: PrpError) -> Self {
+        Self::Memory(error)
+    }
+}
+
 /// Why a wait ended without a completion.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -135,7 +138,7 @@ pub enum WaitError {
     #[error(transparent)]
     TimedOut(#[from] TimedOut),
     /// The queue was opened without an interrupt.
-    #[error("queue {queue} has no interrupt: open it with one, or wait with CompletionMode::Poll")]
+    #[error("queue {queue} has no interrupt to wait for")]
     NoInterrupt {
         /// The queue.
         queue: u16,

@@ -366,7 +366,7 @@ fn wait_ready(
         Ok((status.ready() == ready).then_some(()))
     });
     waited.map_err(|error| match error {
-        EnableError::TimedOut { source, .. } => EnableError::TimedOut { source, status: last },
+        EnableError::TimedOut { error, .. } => EnableError::TimedOut { error, status: last },
         other => other,
     })
 }

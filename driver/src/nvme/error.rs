@@ -74,10 +74,10 @@ pub enum StartError {
 #[non_exhaustive]
 pub enum EnableError {
     /// CSTS.RDY did not follow in the time of CAP.TO.
-    #[error("{source} (CAP.TO); CSTS reads {status:#x}: reset the function, or cycle its power")]
+    #[error("{error} (CAP.TO); CSTS reads {status:#x}: reset the function, or cycle its power")]
     TimedOut {
         /// What was waited for.
-        source: TimedOut,
+        error: TimedOut,
         /// CSTS at the end.
         status: u32,
     },
@@ -93,8 +93,8 @@ pub enum EnableError {
 }
 
 impl From<TimedOut> for EnableError {
-    fn from(source: TimedOut) -> Self {
-        Self::TimedOut { source, status: 0 }
+    fn from(error: TimedOut) -> Self {
+        Self::TimedOut { error, status: 0 }
     }
 }
 
@@ -104,10 +104,10 @@ impl From<TimedOut> for EnableError {
 pub enum ResetError {
     /// It could not be shown to have stopped. What it was given stays its own.
     #[error("the controller could not be stopped: {0}; what it was given stays its own")]
-    NotStopped(#[source] StopError),
+    NotStopped(StopError),
     /// It has stopped, and did not come up again.
     #[error("the controller has stopped and did not come up again: {0}")]
-    NotStarted(#[source] Box<StartError>),
+    NotStarted(Box<StartError>),
     /// It is gone, or its session closed: it reaches memory no more.
     #[error("the device is gone or its session closed")]
     Gone,
@@ -162,15 +162,15 @@ pub enum AdminError {
         do_not_retry: bool,
     },
     /// It was not completed in time. The admin queue is out of service until a reset.
-    #[error("{command}: {source}; reset the controller")]
+    #[error("{command}: {error}")]
     TimedOut {
         /// The command.
         command: AdminOpcode,
         /// What was waited for.
-        source: TimedOut,
+        error: TimedOut,
     },
     /// A completion makes no sense. The admin queue is out of service until a reset.
-    #[error("{command}: the admin queue got {fault}; reset the controller")]
+    #[error("{command}: the admin queue got {fault}")]
     BadCompletion {
         /// The command that was waited for.
         command: AdminOpcode,
@@ -178,7 +178,7 @@ pub enum AdminError {
         fault: CompletionFault,
     },
     /// The admin queue is out of service.
-    #[error("{command} was not sent: the admin queue is out of service; reset the controller")]
+    #[error("{command} was not sent: the admin queue is out of service until the controller is reset")]
     OutOfService {
         /// The command.
         command: AdminOpcode,
@@ -208,12 +208,12 @@ pub enum AdminError {
         field: &'static str,
     },
     /// A register could not be accessed, or the device is gone.
-    #[error("{command}: {source}")]
+    #[error("{command}: {error}")]
     Register {
         /// The command.
         command: AdminOpcode,
         /// What happened.
-        source: BarError,
+        error: BarError,
     },
 }
 
@@ -303,7 +303,7 @@ pub enum OpenQueueError {
 #[non_exhaustive]
 pub enum QueueError {
     /// A completion makes no sense: the queue is quarantined.
-    #[error("queue {queue} got {fault}; recover it, which resets the controller")]
+    #[error("queue {queue} got {fault}")]
     BadCompletion {
         /// The queue.
         queue: u16,
@@ -311,7 +311,7 @@ pub enum QueueError {
         fault: CompletionFault,
     },
     /// Commands were not completed in time, not even after an abort.
-    #[error("queue {queue}: {count} commands are overdue; recover it, which resets the controller")]
+    #[error("queue {queue}: {count} commands are overdue")]
     Overdue {
         /// The queue.
         queue: u16,
@@ -319,13 +319,13 @@ pub enum QueueError {
         count: u32,
     },
     /// The controller was reset: the queue does not exist any more.
-    #[error("queue {queue} is gone since the controller was reset; recover it")]
+    #[error("queue {queue} is gone since the controller was reset")]
     Reset {
         /// The queue.
         queue: u16,
     },
     /// The controller says that it has failed, or that it is not ready.
-    #[error("queue {queue}: the controller does not run, CSTS reads {status:#x}; recover the queue")]
+    #[error("queue {queue}: the controller does not run, CSTS reads {status:#x}")]
     NotRunning {
         /// The queue.
         queue: u16,
@@ -345,12 +345,12 @@ pub enum QueueError {
         queue: u16,
     },
     /// A register could not be accessed.
-    #[error("queue {queue}: {source}")]
+    #[error("queue {queue}: {error}")]
     Register {
         /// The queue.
         queue: u16,
         /// What happened.
-        source: BarError,
+        error: BarError,
     },
 }
 
@@ -364,7 +364,13 @@ pub enum RecoverError {
     Reset(#[from] ResetError),
     /// Everything was given back, and the queue pair could not be created again.
     #[error("the queue pair could not be created again: {0}")]
-    Create(#[from] AdminError),
+    Create(AdminError),
+}
+
+impl From<AdminError> for RecoverError {
+    fn from(error: AdminError) -> Self {
+        Self::Create(error)
+    }
 }
 
 /// Whether CAP names something that this driver can work with.

@@ -332,12 +332,12 @@ impl<T> QueuePair<T> {
     }
 
     #[cold]
-    pub(super) fn fail_register(&mut self, source: BarError) -> QueueError {
+    pub(super) fn fail_register(&mut self, error: BarError) -> QueueError {
         let queue = self.number;
-        self.fail(if source.is_gone() {
+        self.fail(if error.is_gone() {
             QueueError::Gone { queue }
         } else {
-            QueueError::Register { queue, source }
+            QueueError::Register { queue, error }
         })
     }
 }

@@ -107,9 +107,9 @@ impl ClientFiles {
         let memory = SharedMemory::map_guarded(file, offset, ByteLength::new(length), &self.liveness);
         match memory {
             Ok(memory) => Ok(Window { memory, _count: Arc::clone(&self.windows) }),
-            Err(MemoryError::MapFile { source, .. }) => {
-                let error = Errno::from_io_error(&source).unwrap_or(Errno::INVAL);
-                Err(Refusal::new(error, format!("the file cannot be mapped: {source}")))
+            Err(MemoryError::MapFile { error, .. }) => {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
+                Err(Refusal::new(errno, format!("the file cannot be mapped: {error}")))
             }
             Err(error) => Err(Refusal::invalid(error.to_string())),
         }

@@ -116,11 +116,11 @@ impl Mapping {
         let too_long = || MemoryError::TooLong { length, page };
         let rounded = length.checked_align_up(page).ok_or_else(too_long)?;
         let bytes = rounded.to_usize().filter(|n| isize::try_from(*n).is_ok()).ok_or_else(too_long)?;
-        let failed = |source: io::Error| MemoryError::Allocate {
+        let failed = |error: io::Error| MemoryError::Allocate {
             length: rounded,
             pages,
             hint: allocation_hint(pages, rounded),
-            source,
+            error,
         };
         let region = match pages {
             Pages::Transparent => transparent_region(bytes).map_err(failed)?,
@@ -147,7 +147,7 @@ impl Mapping {
         length: ByteLength,
         writable: bool,
     ) -> Result<Self, MemoryError> {
-        let failed = |source| MemoryError::MapFile { offset, length, source };
+        let failed = |error| MemoryError::MapFile { offset, length, error };
         if length.is_zero() {
             return Err(MemoryError::Empty);
         }
@@ -182,7 +182,7 @@ impl Mapping {
         length: ByteLength,
         liveness: &Arc<Liveness>,
     ) -> Result<Self, MemoryError> {
-        let failed = |source| MemoryError::MapFile { offset, length, source };
+        let failed = |error| MemoryError::MapFile { offset, length, error };
         let page = page_size();
         if length.is_zero() {
             return Err(MemoryError::Empty);

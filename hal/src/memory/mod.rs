@@ -65,14 +65,14 @@ pub enum MemoryError {
         page: ByteLength,
     },
     /// The system has no memory of this kind to give.
-    #[error("cannot allocate {length} on {pages} pages: {source}{hint}")]
+    #[error("cannot allocate {length} on {pages} pages: {error}{hint}")]
     Allocate {
         /// The size asked for, rounded up to whole pages.
         length: ByteLength,
         /// The kind of pages.
         pages: Pages,
         /// What the system said.
-        source: std::io::Error,
+        error: std::io::Error,
         /// What to do about it, empty when nothing is known.
         hint: String,
     },
@@ -90,13 +90,13 @@ pub enum MemoryError {
         page: ByteLength,
     },
     /// A file could not be mapped.
-    #[error("cannot map {length} of the file at offset {offset:#x}: {source}")]
+    #[error("cannot map {length} of the file at offset {offset:#x}: {error}")]
     MapFile {
         /// The offset in the file.
         offset: u64,
         /// The size.
         length: ByteLength,
         /// What the system said.
-        source: std::io::Error,
+        error: std::io::Error,
     },
 }

@@ -55,7 +55,7 @@ pub enum BusMasterBytesError {
     Fault(#[from] TranslationFault),
     /// The stream that bytes come from or go to failed.
     #[error("the stream failed: {0}")]
-    Stream(#[source] VolatileMemoryError),
+    Stream(VolatileMemoryError),
     /// The stream ended early.
     #[error("the stream ended after {completed:#x} of {expected:#x} bytes")]
     Incomplete {

@@ -193,9 +193,9 @@ impl DmaMapper for SoftDomain {
                 self.write().end_unmap(unmapping);
                 Ok(range.length())
             }
-            Err((source, backing)) => {
+            Err((error, backing)) => {
                 self.write().abandon_unmap(unmapping, backing);
-                Err(UnmapError::DeviceBusy { range, source })
+                Err(UnmapError::DeviceBusy { range, error })
             }
         }
     }

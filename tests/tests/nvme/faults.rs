@@ -186,7 +186,7 @@ fn a_lost_admin_completion_fails_the_command_and_a_reset_brings_the_queue_back()
     let controller = start_with(&node, options);
     node.set_fault_plan(&plan("ch0.drop-completion@1"));
     let error = controller.identify().unwrap_err().to_string();
-    assert!(error.contains("Identify") && error.contains("reset the controller"), "{error}");
+    assert!(error.contains("Identify") && error.contains("did not happen within"), "{error}");
     let error = controller.smart().unwrap_err().to_string();
     assert!(error.contains("out of service"), "{error}");
     controller.reset().unwrap();
