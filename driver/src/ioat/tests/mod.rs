@@ -518,8 +518,8 @@ fn a_streamed_copy_ends_in_time_also_when_the_device_has_news() {
         channel.copy_sg_streamed(&list(0), &list(0x8000), 1, CompletionMode::Poll, Duration::ZERO, |_| {
             panic!("looked after the time was over")
         });
-    let Err(StreamError::Interrupted { source, .. }) = streamed else { panic!("{streamed:?}") };
-    assert!(matches!(source, ChannelError::TimedOut { .. }), "{source}");
+    let Err(StreamError::Interrupted { error, .. }) = streamed else { panic!("{streamed:?}") };
+    assert!(matches!(error, ChannelError::TimedOut { .. }), "{error}");
     assert_eq!(recovered(&mut channel).last(), Some(&(1, Err(OperationError::Aborted))));
 }
 
