@@ -16,9 +16,11 @@
 //! from a seed, so that a run can be repeated.
 
 mod injector;
+mod table;
 mod text;
 
 pub(crate) use injector::FaultInjector;
+pub use table::{FAULTS, FaultSyntax};
 pub use text::{ParseFaultPlanError, ParseProbabilityError};
 
 use core::num::NonZeroU64;

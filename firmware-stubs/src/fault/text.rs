@@ -7,11 +7,11 @@ use core::time::Duration;
 
 use thiserror::Error;
 
-use super::{FaultAction, FaultPlan, FaultRule, FaultTrigger, Probability};
+use super::{FAULTS, FaultAction, FaultPlan, FaultRule, FaultTrigger, Probability};
 
 /// A text that is not a fault plan.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{rule:?} is not a fault: {what}")]
+#[error("{rule:?} is not a fault: {what}{}", listed(.what))]
 pub struct ParseFaultPlanError {
     rule: String,
     what: &'static str,
@@ -34,7 +34,10 @@ impl FromStr for FaultRule {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = |what| ParseFaultPlanError { rule: text.to_owned(), what };
-        let (name, rest) = text.split_once('@').ok_or(wrong("write action@descriptor"))?;
+        let Some((name, rest)) = text.split_once('@') else {
+            let is_known = FAULTS.iter().any(|fault| fault.name == text);
+            return Err(wrong(if is_known { "write action@descriptor" } else { UNKNOWN }));
+        };
         let (channel, name) = match name.strip_prefix("ch") {
             Some(rest) => {
                 let (number, name) = rest.split_once('.').ok_or(wrong("write chN.action@descriptor"))?;
@@ -128,9 +131,15 @@ fn action(name: &str, argument: Option<&str>) -> Result<FaultAction, &'static st
         ("stop", None) => Ok(FaultAction::StopResponding),
         ("all-ones", None) => Ok(FaultAction::AllOnes),
         ("vanish", None) => Ok(FaultAction::Vanish),
-        (_, None) => Err("the faults are drop-completion, delay-completion, duplicate-completion, \
-             corrupt-completion, stop, all-ones, halt, fail and vanish"),
+        (_, None) => Err(UNKNOWN),
     }
+}
+
+const UNKNOWN: &str = "the faults are ";
+
+/// The examples of all faults where one is not known.
+fn listed(what: &str) -> String {
+    if what == UNKNOWN { FAULTS.map(|fault| fault.example).join(", ") } else { String::new() }
 }
 
 fn error_code(text: &str) -> Result<u32, &'static str> {
@@ -224,6 +233,9 @@ mod tests {
         assert_eq!("halt@0x10:7".parse::<FaultPlan>().unwrap().to_string(), "halt@16:0x7");
     }
 
+    const LIST: &str = "the faults are drop-completion@3, delay-completion@3:5ms, duplicate-completion@3, \
+        corrupt-completion@3, stop@3, all-ones@3, halt@3:0x4, fail@3:0x281, vanish@3";
+
     #[test]
     fn a_wrong_rule_is_named_with_what_is_wrong() {
         for (text, what) in [
@@ -237,6 +249,8 @@ mod tests {
             ("fail@1", "write the error code, like fail@10:0x281"),
             ("halt@1:0x100000000", "the error code is not a number of 32 bits"),
             ("delay-completion@1:5", "write the delay like 5ms"),
+            ("melt@1", LIST),
+            ("foo", LIST),
             ("ch1vanish@1", "write chN.action@descriptor"),
             ("ch256.vanish@1", "the channel is not a number below 256"),
         ] {
@@ -244,7 +258,6 @@ mod tests {
             let error = plan.parse::<FaultPlan>().unwrap_err();
             assert_eq!(error.to_string(), format!("{text:?} is not a fault: {what}"));
         }
-        assert!("melt@1".parse::<FaultPlan>().unwrap_err().to_string().contains("the faults are"));
     }
 
     fn any_rule() -> impl Strategy<Value = FaultRule> {
@@ -252,7 +265,16 @@ mod tests {
             (1..=u64::MAX).prop_map(|nth| FaultTrigger::Nth(NonZeroU64::new(nth).unwrap())),
             (0..=1_000_000u32).prop_map(|parts| FaultTrigger::Chance(Probability(parts))),
         ];
-        let action = prop_oneof![
+        let action = any_action();
+        (any::<Option<u8>>(), when, action).prop_map(|(channel, when, action)| FaultRule {
+            channel,
+            when,
+            action,
+        })
+    }
+
+    fn any_action() -> impl Strategy<Value = FaultAction> {
+        prop_oneof![
             Just(FaultAction::DropCompletion),
             any::<u64>().prop_map(|time| FaultAction::DelayCompletion(Duration::from_nanos(time))),
             Just(FaultAction::DuplicateCompletion),
@@ -262,12 +284,7 @@ mod tests {
             any::<u32>().prop_map(FaultAction::Halt),
             any::<u32>().prop_map(FaultAction::Fail),
             Just(FaultAction::Vanish),
-        ];
-        (any::<Option<u8>>(), when, action).prop_map(|(channel, when, action)| FaultRule {
-            channel,
-            when,
-            action,
-        })
+        ]
     }
 
     proptest! {
@@ -275,6 +292,11 @@ mod tests {
         fn every_plan_round_trips_through_its_text(rules in prop::collection::vec(any_rule(), 0..6)) {
             let plan = FaultPlan::new(rules);
             prop_assert_eq!(plan.to_string().parse(), Ok(plan));
+        }
+
+        #[test]
+        fn every_action_is_in_the_table(action in any_action()) {
+            prop_assert!(FAULTS.iter().any(|fault| fault.name == action.name()));
         }
 
         #[test]
