@@ -462,7 +462,8 @@ fn allocation_hint(pages: Pages, length: ByteLength) -> String {
         Pages::Base | Pages::Transparent => return String::new(),
     };
     let count = length.as_u64().div_ceil(size);
-    format!("; reserve {count} more with: echo N > /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages")
+    let file = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages");
+    format!("; as root, to reserve {count} more: echo $(($(cat {file}) + {count})) > {file}")
 }
 
 #[cfg(test)]

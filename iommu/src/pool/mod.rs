@@ -7,7 +7,7 @@ mod stock;
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use thiserror::Error;
 use vdk_hal::address::ByteLength;
@@ -21,6 +21,9 @@ use self::stock::{LARGEST_CLASS, SMALLEST_CLASS, Stocks, class_of};
 use crate::domain::{Domain, DomainError};
 use crate::space::{NodeId, Request, Space};
 use crate::translation::PoolTranslation;
+
+/// Whether a process was told that it gets no huge pages: once is enough.
+static TOLD: Once = Once::new();
 
 /// How a pool is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,12 +311,10 @@ impl DmaPool {
         let pages = memory.pages();
         let slab = Slab::new(&self.domain, memory, Arc::clone(&self.translation))?;
         if let Some((wanted, reason)) = downgrade {
-            if self.statistics.downgraded == 0 {
+            TOLD.call_once(|| {
                 let name = self.domain.name();
-                // Transparent pages serve about as well; single ones cost IOTLB entries.
-                let level = if pages == Pages::Base { log::Level::Warn } else { log::Level::Info };
-                log::log!(level, "{name}: DMA pool is on {pages} pages, not on {wanted} ones: {reason}");
-            }
+                log::info!("{name}: DMA pool is on {pages} pages, not on {wanted} ones: {reason}");
+            });
             self.statistics.downgraded += 1;
         }
         *self.statistics.slabs.of(pages) += 1;
