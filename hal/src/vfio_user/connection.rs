@@ -141,7 +141,10 @@ impl Connection {
                 Ok((connection, receiver))
             }
             Err(error) => {
-                connection.end(receiver);
+                // There is no device that it could let go of.
+                // ORDERING: Relaxed; see `end`.
+                connection.closing.store(true, Ordering::Relaxed);
+                connection.stop(receiver);
                 Err(error)
             }
         }
@@ -237,6 +240,11 @@ impl Connection {
             waiting = woken.map_or_else(|poisoned| poisoned.into_inner().0, |(waiting, _)| waiting);
         }
         drop(waiting);
+        self.stop(receiver);
+    }
+
+    /// Ends the socket and the receiving thread.
+    fn stop(&self, receiver: Receiver) {
         self.channel.shut_down();
         if receiver.0.join().is_err() {
             log::error!("the receiving thread of a vfio-user client has panicked");
@@ -297,7 +305,9 @@ impl Connection {
         };
         // ORDERING: Relaxed; see `end`.
         if !self.closing.load(Ordering::Relaxed) {
-            log::warn!("the vfio-user server is lost: {reason}");
+            // Before that whoever begins is told why.
+            let level = if self.peer.get().is_some() { log::Level::Warn } else { log::Level::Debug };
+            log::log!(level, "the vfio-user server is lost: {reason}");
             self.lose();
         }
         let mut waiting = self.lock();
