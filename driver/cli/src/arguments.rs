@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use vdk_driver::hal::address::Bdf;
 use vdk_driver::hal::vfio::KernelInterface;
+use vdk_firmware_stubs::StubKind;
+use vdk_firmware_stubs::fault::FaultPlan;
 
+use crate::device;
 use crate::doctor::{self, Patient};
 use crate::nvme::NvmeCommand;
 use crate::roce::RoceCommand;
@@ -19,7 +22,8 @@ use crate::roce::RoceCommand;
     after_help = "DEV is stub:NAME (an emulated device; see `vdk list`), vfio-user:PATH (one that `vdk serve` offers)\n\
                   or a PCI address such as 0000:01:00.0.\n\
                   Without a command vdk runs the demo.\n\n\
-                  Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.\n\n\
+                  Exit codes: 0 done; 1 it failed, such as a device that is absent, in use or broken; 2 the command line\n\
+                  is wrong, a DEV, STUB or PLAN included; 130 Ctrl-C or SIGTERM ended it. More may be under a command.\n\n\
                   Examples:\n  vdk demo\n  vdk list --json\n  vdk doctor\n  vdk info stub:ioat\n  vdk copy in.img out.img --verify"
 )]
 pub(crate) struct Arguments {
@@ -27,7 +31,7 @@ pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// Print one JSON object for machines instead of text.
+    /// Print JSON for machines instead of text: one object, and an array for `list`.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
@@ -72,19 +76,25 @@ pub(crate) enum Command {
     Unbind(UnbindArguments),
     /// Copy a file through a DMA engine.
     #[command(
-        after_help = "Examples:\n  vdk copy in.img out.img\n  vdk copy in.img out.img --verify --json\n  \
+        after_help = with_faults("Examples:\n  vdk copy in.img out.img\n  vdk copy in.img out.img --verify --json\n  \
                             vdk copy in.img out.img --chunk 1MiB --segments 256\n  \
-                            vdk copy in.img out.img --fault drop-completion@3    # an emulated device that misbehaves"
+                            vdk copy in.img out.img --fault halt@3:0x4    # an emulated device that misbehaves; see recoveries\n  \
+                            vdk copy in.img - | sha256sum")
     )]
     Copy(CopyArguments),
     /// Offer an emulated device on a vfio-user socket, to QEMU or to `vfio-user:PATH`.
-    #[command(after_help = "Examples:\n  vdk serve ioat --socket /tmp/ioat.sock\n  \
+    #[command(after_help = with_faults("Examples:\n  vdk serve ioat --socket /tmp/ioat.sock\n  \
                             vdk copy in.img out.img --device vfio-user:/tmp/ioat.sock\n  \
                             qemu-system-x86_64 ... -object memory-backend-memfd,id=m,size=1G,share=on -machine memory-backend=m \\\n    \
-                            -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"/tmp/ioat.sock\"}}'")]
+                            -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"/tmp/ioat.sock\"}}'"))]
     Serve(ServeArguments),
     /// Drive an NVMe controller: list, identify, read, write, measure.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "DEV is a PCI address, stub:nvme or vfio-user:PATH.\n\n\
+                      Examples:\n  vdk nvme list stub:nvme\n  vdk nvme identify 0000:01:00.0\n  \
+                      vdk nvme read vfio-user:/tmp/nvme.sock --blocks 8 -o first.img"
+    )]
     Nvme(NvmeCommand),
     /// Show the RoCE frames of a capture and verify the invariant CRC of each.
     #[command(after_help = "Exit codes: 0 all verify, 1 one does not, 2 the file cannot be read.\n\n\
@@ -111,9 +121,9 @@ pub(crate) struct WireArguments {
 /// What `vdk serve` is given.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
-    /// The emulated device, such as ioat.
-    #[arg(value_name = "STUB")]
-    pub(crate) stub: String,
+    /// The emulated device: edu, ioat or nvme.
+    #[arg(value_name = "STUB", value_parser = parse_stub)]
+    pub(crate) stub: StubKind,
 
     /// Where the socket is made. One that a server left behind is replaced.
     #[arg(long, value_name = "PATH")]
@@ -127,12 +137,12 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) disk: Vec<PathBuf>,
 
-    /// How the device misbehaves, such as drop-completion@3 or vanish@100.
+    /// How the device misbehaves, as listed below.
     #[arg(long, value_name = "PLAN")]
-    pub(crate) fault: Option<String>,
+    pub(crate) fault: Option<FaultPlan>,
 
     /// The seed of a fault plan with probabilities.
-    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 1)]
     pub(crate) seed: u64,
 }
 
@@ -140,7 +150,7 @@ pub(crate) struct ServeArguments {
 #[derive(Debug, Args)]
 pub(crate) struct InfoArguments {
     /// The device: stub:NAME, vfio-user:PATH or a PCI address.
-    #[arg(value_name = "DEV")]
+    #[arg(value_name = "DEV", value_parser = device::parse)]
     pub(crate) device: String,
 
     /// The interface of the kernel for a device of this machine: auto, iommufd or type1.
@@ -203,12 +213,12 @@ pub(crate) struct CopyArguments {
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
 
-    /// The file to write. It appears under its name only when it is complete.
+    /// The file to write, `-` for the standard output. It appears under its name only when it is complete.
     #[arg(value_name = "OUT")]
     pub(crate) output: PathBuf,
 
     /// The device that moves the bytes: stub:NAME, vfio-user:PATH or a PCI address.
-    #[arg(long, value_name = "DEV", default_value = "stub:ioat")]
+    #[arg(long, value_name = "DEV", default_value = "stub:ioat", value_parser = device::parse)]
     pub(crate) device: String,
 
     /// The interface of the kernel for a device of this machine: auto, iommufd or type1.
@@ -216,11 +226,11 @@ pub(crate) struct CopyArguments {
     pub(crate) interface: KernelInterface,
 
     /// How much each of the two halves holds; such as 65536, 64KiB or 4MiB.
-    #[arg(long, value_name = "BYTES", default_value = "4MiB", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, default_value = "4MiB", value_parser = parse_size)]
     pub(crate) chunk: u64,
 
     /// Into how many scattered pieces each half is cut.
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) segments: u32,
 
     /// Read both files again at the end and compare them byte by byte.
@@ -232,16 +242,26 @@ pub(crate) struct CopyArguments {
     pub(crate) wait: String,
 
     /// How long the device may take for one half, in milliseconds, before it is reset.
-    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(crate) deadline: u64,
 
-    /// How an emulated device misbehaves, such as drop-completion@3 or vanish@100.
+    /// How an emulated device misbehaves, as listed below.
     #[arg(long, value_name = "PLAN")]
-    pub(crate) fault: Option<String>,
+    pub(crate) fault: Option<FaultPlan>,
 
     /// The seed of a fault plan with probabilities.
-    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 1)]
     pub(crate) seed: u64,
+}
+
+/// A text after the help of a command, and before it the faults.
+fn with_faults(text: &str) -> String {
+    format!("{}\n\n{text}", FaultPlan::syntax())
+}
+
+fn parse_stub(text: &str) -> Result<StubKind, String> {
+    let name = text.strip_prefix("stub:").unwrap_or(text);
+    name.parse().map_err(|error: vdk_firmware_stubs::ParseStubKindError| error.to_string())
 }
 
 /// Reads a size in bytes, with an optional unit: KiB, MiB or GiB (or K, M, G).

@@ -45,6 +45,11 @@ pub(crate) fn select(text: &str) -> Result<Selected> {
     }
 }
 
+/// Refuses a DEV argument that names no device, whichever there are.
+pub(crate) fn parse(text: &str) -> Result<String, String> {
+    select(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
 /// Makes an emulated device.
 pub(crate) fn stub(kind: StubKind, options: StubOptions) -> Result<Arc<StubNode>> {
     StubNode::new(kind, options).with_context(|| format!("cannot make stub:{kind}"))

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use vdk_driver::iommu::soft::SoftIommu;
 use vdk_firmware_stubs::serve::{Server, ServerOptions, iommu_options};
@@ -25,15 +25,14 @@ struct Serving {
 /// Runs the command.
 pub(crate) fn run(arguments: &ServeArguments, json: bool) -> Result<()> {
     let stop = StopRequest::listen()?;
-    let name = arguments.stub.strip_prefix("stub:").unwrap_or(&arguments.stub);
-    let kind: StubKind = name.parse()?;
+    let kind = arguments.stub;
     let mut options = StubOptions {
         seed: arguments.seed,
         iommu: Some(SoftIommu::new(iommu_options())),
         ..StubOptions::default()
     };
     if let Some(plan) = &arguments.fault {
-        options.fault_plan = plan.parse().map_err(|error| anyhow!("--fault {plan}: {error}"))?;
+        options.fault_plan = plan.clone();
     }
     if !arguments.disk.is_empty() {
         ensure!(kind == StubKind::Nvme, "stub:{kind} has no disk: only stub:nvme takes --disk");

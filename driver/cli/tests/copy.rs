@@ -140,16 +140,21 @@ fn an_existing_output_stays_until_the_new_one_is_whole() {
 fn wrong_devices_are_refused_with_the_choice() {
     let folder = Folder::new("devices");
     let (input, output) = (folder.input(10), folder.path("out"));
-    let error = error_of(&copy(&input, &output, &["--device", "stub:mlx5"]));
-    assert!(error.contains("stub:edu, stub:ioat, stub:nvme"), "{error}");
     let error = error_of(&copy(&input, &output, &["--device", "stub:edu"]));
     assert!(error.contains("use stub:ioat"), "{error}");
     let error = error_of(&copy(&input, &output, &["--device", "fffe:fe:1e.7"]));
     assert!(error.contains("vdk list"), "{error}");
-    let error = error_of(&copy(&input, &output, &["--device", "nonsense"]));
-    assert!(error.contains("write stub:NAME, vfio-user:PATH or a PCI address"), "{error}");
-    let usage = copy(&input, &output, &["--chunk", "0"]);
-    assert_eq!(usage.status.code(), Some(2), "{usage:?}");
+    for (more, text) in [
+        (["--device", "stub:mlx5"], "stub:edu, stub:ioat, stub:nvme"),
+        (["--device", "nonsense"], "write stub:NAME, vfio-user:PATH or a PCI address"),
+        (["--fault", "foo"], "the faults are drop-completion@3, delay-completion@3:5ms"),
+        (["--chunk", "0"], "at least 1 byte"),
+        (["--deadline", "-1"], "invalid value '-1' for '--deadline <MS>'"),
+    ] {
+        let usage = copy(&input, &output, &more);
+        let error = String::from_utf8_lossy(&usage.stderr).into_owned();
+        assert!(usage.status.code() == Some(2) && error.contains(text), "{error}");
+    }
     assert_eq!(folder.names(), ["in"]);
 }
 
@@ -165,6 +170,24 @@ fn a_device_that_errs_is_reset_and_nothing_is_lost() {
         assert!(done.status.success(), "{plan}: {done:?}");
         assert_eq!(fs::read(&input).unwrap(), fs::read(&output).unwrap(), "{plan}");
     }
+}
+
+#[test]
+fn the_help_lists_every_fault_and_its_example_shows_one() {
+    for command in ["copy", "serve"] {
+        let help = Command::new(env!("CARGO_BIN_EXE_vdk")).args([command, "--help"]).output().unwrap();
+        let help = String::from_utf8(help.stdout).unwrap();
+        for fault in vdk_firmware_stubs::fault::FAULTS {
+            assert!(help.contains(fault.example), "{command}: {help}");
+        }
+        assert!(command == "serve" || help.contains("--fault halt@3:0x4"), "{help}");
+    }
+    let folder = Folder::new("example");
+    let (input, output) = (folder.input(5000), folder.path("out"));
+    let done = copy(&input, &output, &["--fault", "halt@3:0x4", "--json"]);
+    let summary: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(summary["recoveries"], 1);
+    assert_eq!(fs::read(&input).unwrap(), fs::read(&output).unwrap());
 }
 
 #[test]

@@ -102,7 +102,12 @@ fn mistakes_are_told_with_the_fix() {
         (&["nvme", "bench", "stub:nvme", "--block-size", "1000"], "not a multiple"),
         (&["nvme", "bench", "stub:nvme", "--depth", "65536"], "MQES"),
         (&["nvme", "format", "stub:nvme", "--format", "15", "--yes"], "no format 15"),
-        (&["nvme", "list", "stub:edu"], "cannot start the controller"),
+        (
+            &["nvme", "zero", "stub:nvme", "--lba", "255", "--blocks", "99999999", "--yes"],
+            "99999999 blocks from LBA 255 are not inside namespace 1",
+        ),
+        (&["nvme", "zero", "stub:nvme", "--lba", "0", "--blocks", "0", "--yes"], "0 blocks from LBA 0"),
+        (&["nvme", "list", "stub:ioat"], "stub:ioat is no NVMe controller: it is"),
     ] {
         let error = refusal(arguments);
         assert!(error.contains(text), "{arguments:?}: {error}");

@@ -305,6 +305,7 @@ fn what_cannot_be_is_refused_with_the_cause_and_the_remedy() {
     wrong(&["lat", "--mtu", "1500"], &["a path MTU is 256"]);
     wrong(&["bw", "--operation", "sned"], &["send"]);
     wrong(&["bw", "--loss", "101"], &["\"101\" is no percentage"]);
+    wrong(&["bw", "--loss", "-1"], &["\"-1\" is no percentage"]);
     wrong(&["bw", "--delay-by", "0"], &["0 is not in 1..=1000"]);
     let taken = TcpListener::bind(("0.0.0.0", port.parse().unwrap())).unwrap();
     refuse(&["pingpong"], &["is it taken?", "--port"]);

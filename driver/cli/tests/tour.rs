@@ -47,8 +47,11 @@ fn the_info_of_a_device_has_what_its_configuration_space_says() {
     let names: Vec<&str> =
         report["capabilities"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"MSI-X") && names.contains(&"Power Management"), "{names:?}");
-    let output = vdk(&["info", "stub:none"]);
-    assert_eq!(output.status.code(), Some(1));
+    // Wrong usage, and a device that is not there.
+    for (device, code) in [("stub:none", 2), ("nonsense", 2), ("fffe:00:00.0", 1)] {
+        assert_eq!(vdk(&["info", device]).status.code(), Some(code), "{device}");
+        assert_eq!(vdk(&["nvme", "list", device]).status.code(), Some(code), "{device}");
+    }
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn choose(names: &[String]) -> Result<Vec<&'static Scene>> {
     }
     let find = |name: &String| {
         let found = scenes().find(|scene| scene.name == name);
-        found.with_context(|| format!("there is no scene {name:?}; --list shows them"))
+        found.with_context(|| format!("there is no guest {name:?}: `tests/run --guest list` shows them"))
     };
     names.iter().map(find).collect()
 }

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use vdk_driver::hal::vfio::KernelInterface;
 
 use crate::arguments::parse_size;
+use crate::device;
 
 /// The commands for NVMe controllers.
 #[derive(Debug, Subcommand)]
@@ -48,8 +49,8 @@ pub(crate) enum NvmeCommand {
 /// Which controller, and how it is reached.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Target {
-    /// The controller: a PCI address or stub:NAME.
-    #[arg(value_name = "DEV")]
+    /// The controller: a PCI address, stub:NAME or vfio-user:PATH.
+    #[arg(value_name = "DEV", value_parser = device::parse)]
     pub(crate) device: String,
 
     /// The interface of the kernel: auto, iommufd or type1.
@@ -68,7 +69,7 @@ pub(crate) struct NamespaceTarget {
     pub(crate) target: Target,
 
     /// The namespace; the first active one when absent.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) nsid: Option<u32>,
 }
 
@@ -79,7 +80,7 @@ pub(crate) struct ReadArguments {
     pub(crate) target: NamespaceTarget,
 
     /// The first block.
-    #[arg(long, value_name = "LBA", default_value_t = 0)]
+    #[arg(long, value_name = "LBA", allow_negative_numbers = true, default_value_t = 0)]
     pub(crate) lba: u64,
 
     /// How many blocks; all from the first on when absent.
@@ -98,7 +99,7 @@ pub(crate) struct WriteArguments {
     pub(crate) target: NamespaceTarget,
 
     /// The first block.
-    #[arg(long, value_name = "LBA", default_value_t = 0)]
+    #[arg(long, value_name = "LBA", allow_negative_numbers = true, default_value_t = 0)]
     pub(crate) lba: u64,
 
     /// The file to read; the standard input when absent or `-`. The last block is filled up with zeros.
@@ -148,7 +149,7 @@ pub(crate) struct FormatArguments {
     pub(crate) target: NamespaceTarget,
 
     /// The number of the LBA format; `vdk nvme identify` lists them.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..16))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(0..16))]
     pub(crate) format: u8,
 
     /// Yes, everything in the namespace may be lost.
@@ -202,23 +203,23 @@ pub(crate) struct BenchArguments {
     pub(crate) operation: Operation,
 
     /// How many of a hundred operations read, with `--operation mixed`.
-    #[arg(long, value_name = "PERCENT", default_value_t = 70, value_parser = clap::value_parser!(u32).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, default_value_t = 70, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(crate) reads: u32,
 
     /// How much one operation moves; such as 4096, 4KiB or 1MiB.
-    #[arg(long, value_name = "BYTES", default_value = "4KiB", value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, default_value = "4KiB", value_parser = parse_size)]
     pub(crate) block_size: u64,
 
     /// How many operations are in flight in each queue.
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) depth: u32,
 
     /// How many queues, each with a thread.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) queues: u16,
 
     /// For how long, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = parse_seconds)]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 5.0, value_parser = parse_seconds)]
     pub(crate) seconds: f64,
 
     /// How completions are waited for.
@@ -226,7 +227,7 @@ pub(crate) struct BenchArguments {
     pub(crate) wait: Wait,
 
     /// The seed of the random order.
-    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 1)]
     pub(crate) seed: u64,
 
     /// Yes, what the namespace holds may be lost; needed for all but reads.

@@ -43,6 +43,9 @@ fn operate(
     let stop = StopRequest::listen()?;
     let controller = super::start(&target.target, holder, 1, 0)?;
     let namespace = super::namespace(&controller, target)?;
+    if operation != BlockOperation::Flush {
+        super::demand_inside(&namespace, lba, blocks)?;
+    }
     let mut stream = Stream::open(&controller, namespace, stop)?;
     let done = stream.run(operation, lba, blocks);
     drop(stream);

@@ -16,12 +16,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use vdk_driver::hal::address::ByteLength;
+use vdk_driver::hal::config;
 use vdk_driver::kit::Session;
 use vdk_driver::nvme::{Controller, ControllerOptions, Namespace};
 
-use crate::device;
+use crate::{device, names};
 use arguments::{NamespaceTarget, Target};
 
+/// Mass storage, non-volatile memory, NVM Express: the class code of a controller, PCI Code and ID
+/// Assignment Specification.
+const NVM_EXPRESS: u32 = 0x01_08_02;
 /// How long an admin command may take: a format takes its time.
 const ADMIN_LIMIT: Duration = Duration::from_secs(60);
 
@@ -43,6 +47,16 @@ pub(crate) fn run(command: &NvmeCommand, json: bool) -> Result<()> {
 fn start(target: &Target, holder: &str, queues: u16, max_transfer: u64) -> Result<Arc<Controller>> {
     let node = device::node(&target.device, target.interface)?;
     let session = Session::open(&node, holder)?;
+    // Before a register of a device that is none is touched.
+    let identity = config::identity(session.config()?).context("cannot read what the device is")?;
+    if identity.class != NVM_EXPRESS {
+        bail!(
+            "{} is no NVMe controller: it is {} of class {:06x}, and one has class {NVM_EXPRESS:06x}",
+            target.device,
+            names::function(&identity),
+            identity.class
+        );
+    }
     let options = ControllerOptions {
         queues,
         // Who asks for all queues only wants to know how many there are.
@@ -66,6 +80,19 @@ fn namespace(controller: &Controller, target: &NamespaceTarget) -> Result<Namesp
         },
     };
     Ok(controller.namespace(id)?)
+}
+
+/// Refuses blocks that are not in the namespace, or none.
+fn demand_inside(namespace: &Namespace, lba: u64, blocks: u64) -> Result<()> {
+    let left = namespace.blocks().saturating_sub(lba);
+    if blocks == 0 || blocks > left {
+        bail!(
+            "{blocks} blocks from LBA {lba} are not inside namespace {}, which has {} blocks",
+            namespace.id(),
+            namespace.blocks()
+        );
+    }
+    Ok(())
 }
 
 /// Refuses what destroys data unless the user said yes.

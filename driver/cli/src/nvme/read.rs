@@ -42,14 +42,7 @@ pub(super) fn run(arguments: &ReadArguments, json: bool) -> Result<()> {
     }
     let left = namespace.blocks().saturating_sub(arguments.lba);
     let blocks = arguments.blocks.unwrap_or(left);
-    if blocks == 0 || blocks > left {
-        bail!(
-            "{blocks} blocks from LBA {} are not inside namespace {}, which has {} blocks",
-            arguments.lba,
-            namespace.id(),
-            namespace.blocks()
-        );
-    }
+    super::demand_inside(&namespace, arguments.lba, blocks)?;
     let begin = Instant::now();
     let mut checksum = crc32fast::Hasher::new();
     let mut stream = Stream::open(&controller, namespace, stop)?;

@@ -19,8 +19,14 @@ pub(crate) enum RoceCommand {
         vdk roce pingpong 127.0.0.1 --wire udp:127.0.0.1:7002,127.0.0.1:7001 --address 10.0.0.9 --check")]
     Pingpong(PingpongArguments),
     /// Measure throughput, as ib_write_bw, ib_read_bw, ib_send_bw and ib_atomic_bw do.
+    #[command(after_help = "Without HOST it is the server.\n\nExamples:\n  \
+        vdk roce bw --wire udp:127.0.0.1:7001,127.0.0.1:7002 --address 10.0.0.1\n  \
+        vdk roce bw 127.0.0.1 --wire udp:127.0.0.1:7002,127.0.0.1:7001 --address 10.0.0.9 --operation read")]
     Bw(TestArguments),
     /// Measure latency, as ib_write_lat, ib_read_lat, ib_send_lat and ib_atomic_lat do.
+    #[command(after_help = "Without HOST it is the server.\n\nExamples:\n  \
+        vdk roce lat --wire udp:127.0.0.1:7001,127.0.0.1:7002 --address 10.0.0.1\n  \
+        vdk roce lat 127.0.0.1 --wire udp:127.0.0.1:7002,127.0.0.1:7001 --address 10.0.0.9 --operation send")]
     Lat(TestArguments),
 }
 
@@ -45,24 +51,24 @@ pub(crate) struct LinkArguments {
     pub(crate) mac: Option<EthernetAddress>,
 
     /// Which of the own GIDs is used: 0 is fe80::, 1 is the IP address.
-    #[arg(long, value_name = "INDEX", default_value_t = 1)]
+    #[arg(long, value_name = "INDEX", allow_negative_numbers = true, default_value_t = 1)]
     pub(crate) gid_index: usize,
 
     /// The TCP port on which the two ends exchange addresses.
-    #[arg(long, short, value_name = "PORT", default_value_t = 18515)]
+    #[arg(long, short, value_name = "PORT", allow_negative_numbers = true, default_value_t = 18515)]
     pub(crate) port: u16,
 
     /// How many seconds to wait for the other end, each time.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) patience: u64,
 
     /// How many bytes a packet carries.
-    #[arg(long, value_name = "BYTES", default_value = "1024", value_parser = parse_mtu)]
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, default_value = "1024", value_parser = parse_mtu)]
     pub(crate) mtu: PathMtu,
 
     /// After how long without an acknowledgement it is sent again, on a reliable connection:
     /// N stands for 4.096 us times two to the power of N, 0 for never. 14 is 67 ms.
-    #[arg(long, value_name = "N", default_value = "14", value_parser = parse_timeout)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value = "14", value_parser = parse_timeout)]
     pub(crate) timeout: AckTimeout,
 
     #[command(flatten)]
@@ -78,31 +84,31 @@ pub(crate) struct LayerArguments {
     pub(crate) capture: Option<PathBuf>,
 
     /// How many of a hundred frames are lost on purpose, each way; such as 1 or 0.25.
-    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = parse_percent)]
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, default_value = "0", value_parser = parse_percent)]
     pub(crate) loss: Probability,
 
     /// How many of a hundred frames pass twice.
-    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = parse_percent)]
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, default_value = "0", value_parser = parse_percent)]
     pub(crate) duplicate: Probability,
 
     /// How many of a hundred frames are overtaken by the next one.
-    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = parse_percent)]
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, default_value = "0", value_parser = parse_percent)]
     pub(crate) reorder: Probability,
 
     /// How many of a hundred frames are late.
-    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = parse_percent)]
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, default_value = "0", value_parser = parse_percent)]
     pub(crate) delay: Probability,
 
     /// By how many milliseconds they are late.
-    #[arg(long, value_name = "MS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(crate) delay_by: u64,
 
     /// How many of a hundred frames have one bit changed.
-    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = parse_percent)]
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, default_value = "0", value_parser = parse_percent)]
     pub(crate) corrupt: Probability,
 
     /// Which frames are struck: the same seed and the same frames give the same faults.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1)]
     pub(crate) seed: u64,
 }
 
@@ -117,15 +123,15 @@ pub(crate) struct PingpongArguments {
     pub(crate) service: Transport,
 
     /// The size of a message.
-    #[arg(long, short, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=(1 << 28)))]
+    #[arg(long, short, value_name = "BYTES", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=(1 << 28)))]
     pub(crate) size: Option<u32>,
 
     /// How many messages go each way.
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, short = 'n', value_name = "N", allow_negative_numbers = true, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) iterations: u32,
 
     /// How many receives are kept posted.
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) rx_depth: u32,
 
     /// Check what arrives byte by byte.
@@ -148,15 +154,15 @@ pub(crate) struct TestArguments {
     pub(crate) service: Transport,
 
     /// The size of a message; 65536 for bw and 2 for lat when absent.
-    #[arg(long, short, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=(1 << 28)))]
+    #[arg(long, short, value_name = "BYTES", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=(1 << 28)))]
     pub(crate) size: Option<u32>,
 
     /// How many messages.
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, short = 'n', value_name = "N", allow_negative_numbers = true, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) iterations: u32,
 
     /// How many sends may be posted and not completed.
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub(crate) tx_depth: u32,
 
     /// Write the memory of this end to this file after the test: first what it sent or read,
