@@ -94,7 +94,8 @@ fn examine(machine: &Machine, patient: &Patient) -> Result<Vec<Finding>> {
             Ok(vec![finding(Level::Ok, "emulated device", text, None)])
         }
         Patient::Socket(path) => {
-            Ok(vec![socket(path, &fs::read_to_string("/proc/net/unix").unwrap_or_default())])
+            let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+            Ok(vec![socket(path, &sockets, probe::server)])
         }
         Patient::Pci(address) => function(machine, *address),
     }
@@ -119,8 +120,8 @@ fn function(machine: &Machine, address: Bdf) -> Result<Vec<Finding>> {
     Ok(of_machine.chain(of_function).chain(offered).collect())
 }
 
-/// Whether a server listens at a socket. It is not called: it may serve one client at a time.
-fn socket(path: &Path, sockets: &str) -> Finding {
+/// Whether a server listens at a socket, and what it says when it is asked.
+fn socket(path: &Path, sockets: &str, ask: impl Fn(&Path, &str) -> Finding) -> Finding {
     let subject = format!("socket {}", path.display());
     let serve = format!("vdk serve ioat --socket {}", path.display());
     let problem = |text: &str| finding(Level::Problem, &subject, text, Some(&serve));
@@ -130,7 +131,7 @@ fn socket(path: &Path, sockets: &str) -> Finding {
         }
         Err(error) => problem(&format!("it cannot be looked at: {error}")),
         Ok(metadata) if !metadata.file_type().is_socket() => problem("this is a file of another kind"),
-        Ok(_) if is_listening(path, sockets) => finding(Level::Ok, &subject, "a server listens there", None),
+        Ok(_) if is_listening(path, sockets) => ask(path, &subject),
         Ok(_) => problem("nobody listens there in this network namespace: the server has ended"),
     }
 }
@@ -209,10 +210,11 @@ mod tests {
     fn a_socket_is_fine_only_while_a_server_listens() {
         let path = std::env::temp_dir().join(format!("vdk-doctor-{}.sock", std::process::id()));
         let _ = fs::remove_file(&path);
-        let look = || socket(&path, &fs::read_to_string("/proc/net/unix").unwrap());
+        let asked = |_: &Path, subject: &str| finding(Level::Ok, subject, "it was asked", None);
+        let look = || socket(&path, &fs::read_to_string("/proc/net/unix").unwrap(), asked);
         assert!(look().text.contains("not there") && look().fix.unwrap().starts_with("vdk serve"));
         let listener = UnixListener::bind(&path).unwrap();
-        assert_eq!((look().level, look().text.as_str()), (Level::Ok, "a server listens there"));
+        assert_eq!((look().level, look().text.as_str()), (Level::Ok, "it was asked"));
         drop(listener);
         assert!(look().text.contains("the server has ended"));
         fs::remove_file(&path).unwrap();

@@ -1,6 +1,6 @@
 //! `vdk serve` and a device behind its socket, as two processes.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -100,6 +100,7 @@ fn what_is_wrong_with_a_socket_is_said_with_the_way_to_mend_it() {
     let error = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(error.contains("in use by another server"), "{error}");
     let missing = vdk(&["serve", "toaster", "--socket", "/tmp/x.sock"]);
+    assert_eq!(missing.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("toaster"));
 }
 
@@ -126,4 +127,42 @@ fn an_input_without_room_is_refused_before_a_block_is_written() {
     assert!(std::fs::read(&disk).unwrap() == expected, "it was not written");
     drop(server);
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn the_doctor_tells_a_free_device_from_a_busy_and_a_silent_one() {
+    let server = Server::start("nvme", &[]);
+    let doctor = |device: &str| {
+        let run = vdk(&["doctor", device, "--json"]);
+        let report: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+        let said = String::from_utf8(run.stderr).unwrap();
+        (run.status.code(), report["findings"][0]["text"].as_str().unwrap().to_owned(), said)
+    };
+    let (code, text, said) = doctor(&server.device());
+    assert!(code == Some(0) && text.contains("1234:4e56") && text.ends_with("it is free"), "{text}");
+    assert_eq!(said, "");
+    let mut client = Command::new(env!("CARGO_BIN_EXE_vdk"))
+        .args(["nvme", "write", &server.device(), "--yes"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // More than a pipe holds: once it is gone the client has the device.
+    let mut input = client.stdin.take().unwrap();
+    input.write_all(&[7; (64 << 10) + 1]).unwrap();
+    let (code, text, said) = doctor(&server.device());
+    assert!(code == Some(0) && text.ends_with("another client has its device"), "{text}");
+    assert_eq!(said, "");
+    let info = vdk(&["info", &server.device()]);
+    let said = String::from_utf8(info.stderr).unwrap();
+    assert!(said.contains("another client") && !said.contains("is lost"), "{said}");
+    client.kill().unwrap();
+    client.wait().unwrap();
+    let path = std::env::temp_dir().join(format!("vdk-cli-silent-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let (code, text, said) = doctor(&format!("vfio-user:{}", path.display()));
+    assert!(code == Some(1) && text.contains("did not answer"), "{text}");
+    assert_eq!(said, "");
+    drop(silent);
+    std::fs::remove_file(&path).unwrap();
 }

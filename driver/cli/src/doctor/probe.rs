@@ -1,14 +1,19 @@
-//! What kernel and device offer beyond the ordinary: found by opening the device and asking.
+//! What only an open device tells: what kernel and device offer beyond the ordinary, and what is
+//! behind a socket.
 
+use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
 use vdk_driver::hal::address::Bdf;
-use vdk_driver::hal::config::ConfigError;
-use vdk_driver::hal::function::OpenError;
+use vdk_driver::hal::config::{self, ConfigError};
+use vdk_driver::hal::function::{OpenError, PciFunction, PciIdentity};
 use vdk_driver::hal::machine::{Finding, Level};
 use vdk_driver::hal::vfio::{ChosenInterface, DeviceFeature, VfioNode, VfioOptions};
+use vdk_driver::hal::vfio_user::{VfioUserNode, VfioUserOptions};
+
+use crate::names;
 
 /// What was asked for and found out.
 type Answer = Result<(ChosenInterface, Result<Vec<DeviceFeature>, ConfigError>), OpenError>;
@@ -46,6 +51,59 @@ fn asked(limit: Duration, ask: impl FnOnce() -> Answer + Send + 'static) -> Find
     }
 }
 
+/// The finding about a socket at which somebody listens: it is opened for a moment.
+pub(super) fn server(path: &Path, subject: &str) -> Finding {
+    let node = VfioUserNode::with_options(path, VfioUserOptions { timeout: ANSWER });
+    let (sender, receiver) = mpsc::channel();
+    let ask = move || -> Result<_, OpenError> {
+        let function = node.open_function()?;
+        Ok(config::identity(function.config()))
+    };
+    let started = thread::Builder::new().name("vdk doctor".to_owned()).spawn(move || {
+        // When nobody waits any more the answer is of no use.
+        drop(sender.send(ask()));
+    });
+    let answer = match started {
+        Ok(_) => receiver.recv_timeout(LIMIT).ok(),
+        Err(error) => Some(Err(OpenError::Refused {
+            function: String::new(),
+            reason: format!("it was not asked: {error}"),
+            fix: "end threads".to_owned(),
+        })),
+    };
+    heard(answer, subject)
+}
+
+fn heard(answer: Option<Result<Result<PciIdentity, ConfigError>, OpenError>>, subject: &str) -> Finding {
+    const LOOK: &str = "look at the log of the server, and end it and start it again";
+    let (level, text, fix) = match answer {
+        Some(Ok(Ok(identity))) => {
+            let name = names::function(&identity);
+            return Finding {
+                level: Level::Ok,
+                subject: subject.to_owned(),
+                text: format!("a vfio-user server offers {name} ({identity}) there, and it is free"),
+                fix: None,
+            };
+        }
+        Some(Ok(Err(error))) => (Level::Problem, format!("the device does not answer: {error}"), LOOK),
+        Some(Err(OpenError::Busy { .. })) => (
+            Level::Warning,
+            "a vfio-user server is there, and another client has its device".to_owned(),
+            "wait for the end of that client, or end it",
+        ),
+        Some(Err(OpenError::Refused { reason, .. })) => {
+            (Level::Problem, format!("who listens there does not speak vfio-user: {reason}"), LOOK)
+        }
+        Some(Err(error)) => (Level::Problem, error.to_string(), LOOK),
+        None => {
+            let text = format!("who listens there does not answer within {} s", LIMIT.as_secs());
+            (Level::Problem, text, LOOK)
+        }
+    };
+    Finding { level, subject: subject.to_owned(), text, fix: Some(fix.to_owned()) }
+}
+
 fn told(interface: &ChosenInterface, features: &[DeviceFeature]) -> Finding {
     let names = |offered: bool| {
         let names: Vec<&str> =
@@ -64,6 +122,8 @@ fn finding(level: Level, text: String) -> Finding {
     Finding { level, subject: "kernel features".to_owned(), text, fix: None }
 }
 
+/// How long a server may take for one answer.
+const ANSWER: Duration = Duration::from_secs(2);
 /// How long the kernel may take to open the device, reset included.
 const LIMIT: Duration = Duration::from_secs(10);
 
