@@ -98,7 +98,7 @@ fn what_is_wrong_with_a_socket_is_said_with_the_way_to_mend_it() {
     let server = Server::start("nvme", &[]);
     let again = vdk(&["serve", "edu", "--socket", text(&server.path)]);
     let error = String::from_utf8_lossy(&again.stderr).into_owned();
-    assert!(error.contains("in use by another server"), "{error}");
+    assert!(error.contains("in use by another program"), "{error}");
     let missing = vdk(&["serve", "toaster", "--socket", "/tmp/x.sock"]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("toaster"));
