@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Error, Result, bail};
 
@@ -179,15 +180,28 @@ impl Destination {
                     format!("cannot rename {} to {}", partial.display(), self.path.display())
                 })?;
                 self.kind = Kind::InPlace;
+                self.sync_folder();
             }
             Kind::InPlace => {
                 // What is there may have been longer.
                 self.file.set_len(self.written).with_context(|| self.failure())?;
                 self.file.sync_data().with_context(|| self.failure())?;
             }
+            Kind::Special { .. } if self.file.metadata()?.file_type().is_block_device() => {
+                self.file.sync_data().with_context(|| self.failure())?;
+            }
             Kind::Special { .. } | Kind::Standard { .. } => {}
         }
         Ok(())
+    }
+
+    /// Makes the name durable, where the file system can.
+    fn sync_folder(&self) {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
+            log::debug!("{} is not synchronized: {error}", folder.display());
+        }
     }
 }
 
@@ -233,14 +247,23 @@ fn take_place(target: &Path, existing: &Metadata) -> io::Result<(PathBuf, File)>
     }
 }
 
+/// A new file beside `target`. Its name is short whatever that of `target` is.
 fn create_partial(target: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
-    let name = target.file_name().ok_or(io::Error::other("the path has no file name"))?;
-    let mut partial_name = std::ffi::OsString::from(".");
-    partial_name.push(name);
-    partial_name.push(format!(".vdk-partial-{}", std::process::id()));
-    let partial = target.with_file_name(partial_name);
-    let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&partial)?;
-    Ok((partial, file))
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    if target.file_name().is_none() {
+        return Err(io::Error::other("the path has no file name"));
+    }
+    loop {
+        // ORDERING: Relaxed; a number of its own is all that is needed.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let partial = target.with_file_name(format!(".vdk-partial-{}-{number}", std::process::id()));
+        match OpenOptions::new().write(true).create_new(true).mode(mode).open(&partial) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                log::warn!("{} was left by a run that was killed: remove it", partial.display());
+            }
+            opened => return opened.map(|file| (partial, file)),
+        }
+    }
 }
 
 /// Whether this is what the standard output is.
@@ -252,4 +275,28 @@ fn is_standard(metadata: &Metadata) -> bool {
 fn is_slow(file: &File) -> Result<bool> {
     let kind = file.metadata()?.file_type();
     Ok(kind.is_fifo() || kind.is_socket() || file.is_terminal())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_and_what_a_killed_run_left_are_no_obstacle() {
+        let folder = std::env::temp_dir().join(format!("vdk-destination-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let left = (0..100).map(|number| format!(".vdk-partial-{}-{number}", std::process::id()));
+        let left: Vec<_> = left.map(|name| folder.join(name)).collect();
+        for name in &left {
+            std::fs::write(name, b"left").unwrap();
+        }
+        let path = folder.join("n".repeat(255));
+        let mut destination = Destination::create(&path).unwrap();
+        assert!(!left.iter().any(|name| destination.readable_path() == Some(name)));
+        destination.file.write_all(b"whole").unwrap();
+        destination.finish().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"whole");
+        assert!(left.iter().all(|name| std::fs::read(name).unwrap() == b"left"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

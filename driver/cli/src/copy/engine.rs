@@ -165,9 +165,9 @@ impl Engine {
             let polled = channel.poll(usize::MAX, |completion| ended.push_back(completion));
             match (waited, polled) {
                 (_, Ok(count)) if count > 0 => return Ok(()),
-                (Ok(()), Ok(_)) => {}
-                (Err(WaitError::TimedOut(_)), Ok(_)) if !deadline.is_over(&clock) => {}
-                (Err(WaitError::TimedOut(_)), Ok(_)) => {
+                // News that ends nothing gives a device no more time than no news.
+                (Ok(()) | Err(WaitError::TimedOut(_)), Ok(_)) if !deadline.is_over(&clock) => {}
+                (Ok(()) | Err(WaitError::TimedOut(_)), Ok(_)) => {
                     log::warn!("the device completed nothing within {:?}", self.settings.deadline);
                     return self.recover(stop);
                 }

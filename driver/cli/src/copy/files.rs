@@ -93,8 +93,14 @@ impl Input {
     }
 }
 
-/// Compares two files of `length` bytes; the offset of the first difference, if any.
-pub(crate) fn first_difference(left: &Path, right: &Path, length: u64) -> Result<Option<u64>> {
+/// Compares two files of `length` bytes; the offset of the first difference, if any. Goes on
+/// for as long as `go_on` says so.
+pub(crate) fn first_difference(
+    left: &Path,
+    right: &Path,
+    length: u64,
+    go_on: impl Fn() -> Result<()>,
+) -> Result<Option<u64>> {
     const BLOCK: usize = 1 << 20;
     let open =
         |path: &Path| File::open(path).with_context(|| format!("cannot read {} again", path.display()));
@@ -102,6 +108,7 @@ pub(crate) fn first_difference(left: &Path, right: &Path, length: u64) -> Result
     let (mut left_block, mut right_block) = (vec![0; BLOCK], vec![0; BLOCK]);
     let mut offset = 0;
     while offset < length {
+        go_on()?;
         let count = usize::try_from(length - offset).unwrap_or(BLOCK).min(BLOCK);
         let (left_part, right_part) = (&mut left_block[..count], &mut right_block[..count]);
         left_file.read_exact(left_part).with_context(|| format!("{} became shorter", left.display()))?;
@@ -113,4 +120,29 @@ pub(crate) fn first_difference(left: &Path, right: &Path, length: u64) -> Result
         offset += u64::try_from(count)?;
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_asks_before_each_block_whether_to_go_on() {
+        let path = std::env::temp_dir().join(format!("vdk-difference-{}", std::process::id()));
+        let length = 3 << 20;
+        std::fs::write(&path, vec![7; length]).unwrap();
+        let length = u64::try_from(length).unwrap();
+        let asked = std::cell::Cell::new(0);
+        let until = |last| {
+            asked.set(0);
+            first_difference(&path, &path, length, || {
+                asked.set(asked.get() + 1);
+                if asked.get() > last { bail!("interrupted") } else { Ok(()) }
+            })
+        };
+        assert_eq!(until(3).unwrap(), None);
+        assert_eq!(until(2).unwrap_err().to_string(), "interrupted");
+        assert_eq!(asked.get(), 3);
+        std::fs::remove_file(&path).unwrap();
+    }
 }

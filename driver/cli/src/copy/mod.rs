@@ -25,7 +25,7 @@ use crate::device::{self, Selected};
 use crate::output::{self, Table};
 use crate::signal::StopRequest;
 
-use engine::Engine;
+use engine::{Engine, LEFT};
 use files::{Input, first_difference};
 use half::Half;
 use progress::Progress;
@@ -90,6 +90,7 @@ pub(crate) fn run(arguments: &CopyArguments, json: bool) -> Result<()> {
     let begin = Instant::now();
     let mut checksum = crc32fast::Hasher::new();
     let mut engine = Engine::start(node, stub, settings(arguments))?;
+    let asked = stop.clone();
     let stop = stop.watching(engine.device_events());
     let moved = transfer(arguments, &mut input, &mut output, &mut engine, &mut checksum, &stop);
     let stopped = engine.stop();
@@ -98,7 +99,9 @@ pub(crate) fn run(arguments: &CopyArguments, json: bool) -> Result<()> {
     input.check_unchanged()?;
     let time = begin.elapsed();
 
-    let verified = if arguments.verify { Some(verify(arguments, &input, &output)?) } else { None };
+    let verified = if arguments.verify { Some(verify(arguments, &input, &output, &asked)?) } else { None };
+    // What happens to the device does not matter any more.
+    asked.check(LEFT)?;
     output.finish()?;
     let summary = Summary {
         input: arguments.input.display().to_string(),
@@ -185,9 +188,14 @@ fn transfer(
     Ok(())
 }
 
-fn verify(arguments: &CopyArguments, input: &Input, output: &Destination) -> Result<bool> {
+fn verify(
+    arguments: &CopyArguments,
+    input: &Input,
+    output: &Destination,
+    stop: &StopRequest,
+) -> Result<bool> {
     let Some(path) = output.readable_path() else { return Ok(false) };
-    match first_difference(&arguments.input, path, input.length())? {
+    match first_difference(&arguments.input, path, input.length(), || stop.check(LEFT))? {
         None => Ok(true),
         Some(offset) => bail!(
             "{} and {} differ at offset {offset:#x}; {}",

@@ -45,8 +45,11 @@ impl Bench {
     /// Commits what was posted and waits until all of it has ended.
     fn finish(&mut self, mode: CompletionMode) -> Result<()> {
         let mut failure = None;
+        let begin = Instant::now();
         while self.channel.outstanding() > 0 {
-            self.channel.wait(mode, LIMIT)?;
+            let left = LIMIT.checked_sub(begin.elapsed());
+            let left = left.with_context(|| format!("the engine was not done within {LIMIT:?}"))?;
+            self.channel.wait(mode, left)?;
             self.channel
                 .poll(usize::MAX, |completion| failure = failure.take().or(completion.result.err()))?;
         }
