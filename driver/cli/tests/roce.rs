@@ -1,5 +1,7 @@
 //! `vdk roce`: two of them against each other, and what a person gets wrong.
 
+mod ports;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
@@ -11,15 +13,11 @@ fn vdk(arguments: &[&str]) -> Command {
     command
 }
 
-/// Two UDP ports and a TCP port that nobody has.
+/// The two ends of a wire between ports that nobody has, and a TCP port.
 fn free() -> (String, String, String) {
-    let udp = || UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (one, two) = (udp(), udp());
-    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-    let wire = |from: &UdpSocket, to: &UdpSocket| {
-        format!("udp:{},{}", from.local_addr().unwrap(), to.local_addr().unwrap())
-    };
-    (wire(&one, &two), wire(&two, &one), tcp.local_addr().unwrap().port().to_string())
+    let (one, two) = (ports::free(), ports::free());
+    let wire = |from: u16, to: u16| format!("udp:127.0.0.1:{from},127.0.0.1:{to}");
+    (wire(one, two), wire(two, one), ports::free().to_string())
 }
 
 fn server(test: &[&str], wire: &str, port: &str) -> Child {

@@ -1,6 +1,8 @@
 //! `vdk roce` on a wire full of frames that are none of its business, and with a peer that lets
 //! it wait: every wait ends.
 
+mod ports;
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
@@ -111,10 +113,9 @@ fn foreign() -> Vec<Vec<u8>> {
 
 /// The wire of a program, at the other end of which somebody sends foreign frames for ever.
 fn noisy() -> (String, Until) {
-    let (here, there) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
-    let ours = there.local_addr().unwrap();
+    let here = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let ours = SocketAddr::from(([127, 0, 0, 1], ports::free()));
     let wire = format!("udp:{ours},{}", here.local_addr().unwrap());
-    drop(there);
     here.set_nonblocking(true).unwrap();
     let frames = foreign();
     let noise = Until::new(move || {
@@ -130,7 +131,7 @@ fn noisy() -> (String, Until) {
 
 /// A free TCP port.
 fn free() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+    ports::free().to_string()
 }
 
 /// A server of which a thread does `work` with the first client; gives its port.
@@ -197,11 +198,10 @@ fn an_address_that_comes_byte_by_byte_must_be_whole_in_time() {
 /// Two ends of a wire, with somebody between who passes on every frame and adds foreign ones.
 fn relayed() -> (String, String, Until) {
     let socket = || UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (left, right, near, far) = (socket(), socket(), socket(), socket());
+    let (near, far) = (socket(), socket());
     let address = |socket: &UdpSocket| socket.local_addr().unwrap();
-    let (one, other): (SocketAddr, SocketAddr) = (address(&left), address(&right));
+    let [one, other] = [(); 2].map(|()| SocketAddr::from(([127, 0, 0, 1], ports::free())));
     let wires = [format!("udp:{one},{}", address(&near)), format!("udp:{other},{}", address(&far))];
-    drop((left, right));
     near.set_nonblocking(true).unwrap();
     far.set_nonblocking(true).unwrap();
     let frames = foreign();

@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use vdk_driver::descriptors::roce::{AckTimeout, EthernetAddress, Gid, PathMtu};
 use vdk_firmware_stubs::fault::Probability;
-use vdk_firmware_stubs::roce::Service;
 use vdk_firmware_stubs::roce::wire::{WireAddress, WireFaults};
+use vdk_firmware_stubs::roce::{QueueSizes, Service};
 
 /// Queue pairs over a wire, against vdk, `ibv_*_pingpong` or perftest.
 #[derive(Debug, Subcommand)]
@@ -131,7 +131,7 @@ pub(crate) struct PingpongArguments {
     pub(crate) iterations: u32,
 
     /// How many receives are kept posted.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=i64::from(QueueSizes::MOST.receives)))]
     pub(crate) rx_depth: u32,
 
     /// Check what arrives byte by byte.
@@ -286,5 +286,20 @@ mod tests {
         for bad in ["", "%", "1%%", "-1", "100.1", "0.12345", "1e1", "ten"] {
             assert!(parse_percent(bad).unwrap_err().contains("0 to 100"), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_depth_that_is_accepted_is_one_that_a_queue_can_have() {
+        #[derive(Debug, clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            pingpong: PingpongArguments,
+        }
+        let read = |depth: &str| {
+            let line = ["vdk", "--wire", "tcp:127.0.0.1:1", "--rx-depth", depth];
+            <Line as clap::Parser>::try_parse_from(line).map(|line| line.pingpong.rx_depth)
+        };
+        assert_eq!(read("32768").unwrap(), QueueSizes::MOST.receives);
+        assert!(read("32769").is_err() && read("0").is_err());
     }
 }

@@ -95,6 +95,16 @@ fn check(arguments: &TestArguments, size: u32) -> Result<()> {
     Ok(())
 }
 
+/// The same with the path MTU of both ends.
+fn check_agreed(service: Transport, size: u32, mtu: PathMtu) -> Result<()> {
+    let most = mtu.bytes();
+    ensure!(
+        service != Transport::Ud || size <= most,
+        "the peer's path MTU is {most}, and a datagram carries no more: lower --size"
+    );
+    Ok(())
+}
+
 impl Bench {
     /// Meets the other end and connects to it.
     fn open(arguments: &TestArguments, test: Test, size: u32) -> Result<Self> {
@@ -104,6 +114,7 @@ impl Bench {
         let mut port = Port::open(link, StopRequest::listen()?)?;
         let mut exchange = Exchange::open(link, &mut port)?;
         let mtu = agree(&mut exchange, &mut port, link.mtu)?;
+        check_agreed(arguments.service, size, mtu)?;
         let service = arguments.service.service();
         let tx_depth = if test == Test::Bw { arguments.tx_depth } else { 1 };
         let sizes = QueueSizes { sends: tx_depth, receives: RX_DEPTH, entries: 1, inline: 0 };
@@ -247,4 +258,17 @@ fn swap_key(exchange: &mut Exchange, port: &mut Port, own: &PerftestKey) -> Resu
         exchange.swap(port, &own.bytes(), "the key of its queue pair (108 bytes, as perftest sends)")?;
     debug_assert_eq!(theirs.len(), PerftestKey::LENGTH);
     PerftestKey::parse(&theirs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_fits_the_path_mtu_that_both_ends_have() {
+        check_agreed(Transport::Ud, 1024, PathMtu::Mtu1024).unwrap();
+        check_agreed(Transport::Rc, 65536, PathMtu::Mtu1024).unwrap();
+        let error = check_agreed(Transport::Ud, 1025, PathMtu::Mtu1024).unwrap_err().to_string();
+        assert_eq!(error, "the peer's path MTU is 1024, and a datagram carries no more: lower --size");
+    }
 }

@@ -1,8 +1,9 @@
 //! The wires over sockets of the system.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpStream, UdpSocket};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use super::super::time::Time;
@@ -33,8 +34,13 @@ fn frames_pass(one: &mut dyn Wire, other: &mut dyn Wire) {
     assert!(matches!(one.send(Time::ZERO, &vec![0; MAX_FRAME + 1]), Err(WireError::FrameTooLong { .. })));
 }
 
+/// A free port of an address of the loopback device that nobody else uses, so that it stays free.
 fn free_port() -> std::net::SocketAddr {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    // ORDERING: Relaxed; only the number itself is shared.
+    let address = [127, high | 0x80, low, NEXT.fetch_add(1, Ordering::Relaxed)];
+    UdpSocket::bind((std::net::Ipv4Addr::from(address), 0)).unwrap().local_addr().unwrap()
 }
 
 fn folder() -> PathBuf {
@@ -104,7 +110,7 @@ fn a_unix_socket_that_is_full_holds_the_next_frame_back() {
 
 #[test]
 fn frames_in_a_stream_stand_behind_their_lengths() {
-    let local = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let local = free_port();
     let mut one = StreamWire::listen_tcp(local).unwrap();
     one.send(Time::ZERO, &[1; 60]).unwrap();
     assert_eq!((one.lost(), one.is_connected()), (1, false));
