@@ -67,20 +67,20 @@ impl Requester {
             // Credits are not counted: a receiver without any says so with an RNR NAK.
             SyndromeKind::Ack(_) => {
                 if let Reached::Unanswered = self.acknowledge(now, psn + 1, host, counters) {
-                    self.answer_lost(now, host, counters)
+                    self.answer_lost(now, counters)
                 } else {
                     Outcome::Fine
                 }
             }
             SyndromeKind::RnrNak(timer) => {
                 if let Reached::Unanswered = self.acknowledge(now, psn, host, counters) {
-                    return self.answer_lost(now, host, counters);
+                    return self.answer_lost(now, counters);
                 }
                 self.not_ready(now, psn, timer, host, counters)
             }
             SyndromeKind::Nak(code) => {
                 if let Reached::Unanswered = self.acknowledge(now, psn, host, counters) {
-                    return self.answer_lost(now, host, counters);
+                    return self.answer_lost(now, counters);
                 }
                 let status = match code {
                     NakCode::PsnSequenceError => {
@@ -98,7 +98,7 @@ impl Requester {
             }
             SyndromeKind::Reserved(byte) if byte >> 5 == NAK => {
                 if let Reached::Unanswered = self.acknowledge(now, psn, host, counters) {
-                    return self.answer_lost(now, host, counters);
+                    return self.answer_lost(now, counters);
                 }
                 self.fail(Status::RemoteOperation, host);
                 Outcome::Failed
@@ -130,12 +130,18 @@ impl Requester {
         Reached::All
     }
 
-    /// The answer that is missing first will not come any more: asks for it again.
+    /// The answer that is missing first will not come any more: asks for it again, once. Unlike a
+    /// sequence NAK it costs no retry: nobody refused anything, and where the wire loses every
+    /// tenth packet a READ would end before its time. When it does not help the timer decides.
     #[cold]
-    fn answer_lost(&mut self, now: Time, host: &mut impl Host, counters: &mut Counters) -> Outcome {
+    fn answer_lost(&mut self, now: Time, counters: &mut Counters) -> Outcome {
         counters.answers_lost += 1;
-        // It says as much as a sequence NAK, and costs as much.
-        self.send_again(now, self.unacknowledged, host, counters)
+        if self.went_back != WentBack::Told(self.unacknowledged) {
+            self.went_back = WentBack::Told(self.unacknowledged);
+            self.go_back(self.unacknowledged);
+            self.restart_timer(now);
+        }
+        Outcome::Fine
     }
 
     /// Packets from `psn` on were lost: sends them again, once.
@@ -201,7 +207,7 @@ impl Requester {
     ) -> Outcome {
         // What comes before the request that is answered has been done.
         if let Reached::Unanswered = self.acknowledge(now, psn, host, counters) {
-            return self.answer_lost(now, host, counters);
+            return self.answer_lost(now, counters);
         }
         let number = self.queue.ring.head();
         let slot = self.queue.ring.slot(number);

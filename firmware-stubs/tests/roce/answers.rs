@@ -128,7 +128,7 @@ fn an_answer_begins_anew_where_it_was_asked_for_again_and_may_still_go_on() {
 }
 
 /// A READ and a WRITE, of which the WRITE is acknowledged over and over and the READ is not
-/// answered: each time it is as good as a sequence NAK for the READ.
+/// answered: each time that says that the READ's answer was lost.
 fn implied(retries: u8, answered: bool) -> (Lab, usize) {
     let mut lab = Lab::new(Settings { retries, timeout: 8, ..settings() });
     let (entry, remote) = (lab.client.entry(0, 8), lab.server.remote(0));
@@ -154,19 +154,21 @@ fn implied(retries: u8, answered: bool) -> (Lab, usize) {
 }
 
 #[test]
-fn implied_nak_sequence_error_retry_limit_exceeded() {
-    let expected = [(1, Some(Status::RetryExceeded)), (2, Some(Status::Flushed))];
-    let (mut lab, tries) = implied(0, false);
-    assert_eq!((statuses(&lab.client.sends_done()), tries), (expected.to_vec(), 1));
-    let counters = lab.client.endpoint.counters(lab.client.number).unwrap();
-    assert_eq!((counters.timeouts, counters.retries_exceeded), (0, 1));
-    let (mut lab, tries) = implied(1, false);
-    assert_eq!((statuses(&lab.client.sends_done()), tries), (expected.to_vec(), 2));
+fn an_implied_nak_costs_no_retry_and_the_timer_bounds_it() {
+    for retries in [0, 1, 3] {
+        let (mut lab, tries) = implied(retries, false);
+        let expected = [(1, Some(Status::RetryExceeded)), (2, Some(Status::Flushed))];
+        assert_eq!(statuses(&lab.client.sends_done()), expected);
+        let counters = lab.client.endpoint.counters(lab.client.number).unwrap();
+        assert_eq!((counters.timeouts, counters.retries_exceeded), (u64::from(retries) + 1, 1));
+        // Once for each wait and once for what is implied in it.
+        assert_eq!(tries, 2 * (usize::from(retries) + 1));
+    }
 }
 
 #[test]
-fn implied_nak_sequence_error_retry_limit_not_exceeded() {
-    let (mut lab, tries) = implied(1, true);
+fn what_is_implied_is_asked_for_once() {
+    let (mut lab, tries) = implied(0, true);
     assert_eq!((statuses(&lab.client.sends_done()), tries), (vec![(1, None), (2, None)], 2));
     assert_eq!(lab.client.state(), State::ReadyToSend);
 }
