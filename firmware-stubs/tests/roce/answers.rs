@@ -161,8 +161,9 @@ fn an_implied_nak_costs_no_retry_and_the_timer_bounds_it() {
         assert_eq!(statuses(&lab.client.sends_done()), expected);
         let counters = lab.client.endpoint.counters(lab.client.number).unwrap();
         assert_eq!((counters.timeouts, counters.retries_exceeded), (u64::from(retries) + 1, 1));
-        // Once for each wait and once for what is implied in it.
-        assert_eq!(tries, 2 * (usize::from(retries) + 1));
+        // Once for each wait, and at most once for what is implied in it.
+        let waits = usize::from(retries) + 1;
+        assert!((waits + 1..=2 * waits).contains(&tries), "{retries}: {tries}");
     }
 }
 
