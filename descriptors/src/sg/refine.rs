@@ -40,7 +40,12 @@ pub enum RefineError {
 }
 
 /// The segments of a copy from `source` to `destination`, in order, each contiguous on both
-/// sides and at most `maximum` long. Every segment obeys the limits of both lists.
+/// sides and at most `maximum` long.
+///
+/// A segment crosses no limit of either list, and where `maximum` cuts, the cut keeps the
+/// alignment of both. Where an entry of one list ends a segment ends too, wherever that is in
+/// the other: an engine with an alignment needs lists whose entries end alike. How many segments
+/// there are is bounded by neither list's count.
 ///
 /// # Errors
 ///
