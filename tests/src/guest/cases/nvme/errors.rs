@@ -26,7 +26,7 @@ pub(super) fn refused(guest: &Guest) -> Result<()> {
             matches!(reason, RejectReason::PartialBlock { .. })
         }),
         (0, 0, 4, "multiple of the block size", |reason| matches!(reason, RejectReason::PartialBlock { .. })),
-        (0, 0, most + block, "split", |reason| matches!(reason, RejectReason::TooLong { .. })),
+        (0, 0, most + block, "(MDTS)", |reason| matches!(reason, RejectReason::TooLong { .. })),
         (0, 2, block, "", |reason| matches!(reason, RejectReason::Memory(_) | RejectReason::Sgl(_))),
     ];
     for (lba, offset, length, text, wanted) in cases {
