@@ -152,14 +152,16 @@ fn await_usage(address: Bdf) -> Result<Vec<Usage>> {
     }
 }
 
-/// The disk of the function, once the driver has made it.
+/// The disk of the function, once the driver has made it: its node is there before it can be
+/// opened.
 fn disk(address: Bdf) -> Result<std::path::PathBuf> {
     let own = fs::canonicalize(folder(address))?;
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
         for entry in fs::read_dir("/sys/class/block")?.flatten() {
             let node = Path::new("/dev").join(entry.file_name());
-            if fs::canonicalize(entry.path()).is_ok_and(|path| path.starts_with(&own)) && node.exists() {
+            let belongs = fs::canonicalize(entry.path()).is_ok_and(|path| path.starts_with(&own));
+            if belongs && File::open(&node).is_ok() {
                 return Ok(node);
             }
         }
