@@ -185,7 +185,7 @@ impl<M> StdError for Refused<M> {
 #[non_exhaustive]
 pub enum RefuseReason {
     /// As many requests are in flight as the device takes.
-    #[error("{requests} requests are in flight, as many as there can be")]
+    #[error("{requests} requests are in flight, as many as there can be: wait until one has ended")]
     Full {
         /// How many.
         requests: u32,

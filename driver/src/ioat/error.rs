@@ -154,7 +154,7 @@ impl StopError {
 #[non_exhaustive]
 pub enum ChannelError {
     /// The engine halted.
-    #[error("channel {channel} halted: {errors}")]
+    #[error("channel {channel} halted: {errors}; it needs a reset")]
     Halted {
         /// The channel.
         channel: u8,
@@ -162,7 +162,7 @@ pub enum ChannelError {
         errors: ChannelErrors,
     },
     /// The engine is in a state that nobody asked for.
-    #[error("channel {channel} is {state} though nobody stopped it")]
+    #[error("channel {channel} is {state} though nobody stopped it; it needs a reset")]
     UnexpectedState {
         /// The channel.
         channel: u8,
@@ -170,7 +170,7 @@ pub enum ChannelError {
         state: ChannelState,
     },
     /// The completion word makes no sense.
-    #[error("channel {channel} wrote completion word {word:#x}, {fault}")]
+    #[error("channel {channel} wrote completion word {word:#x}, {fault}; it needs a reset")]
     BadCompletion {
         /// The channel.
         channel: u8,
@@ -180,7 +180,7 @@ pub enum ChannelError {
         fault: CompletionFault,
     },
     /// Something did not end in time.
-    #[error("channel {channel}: {error}")]
+    #[error("channel {channel}: {error}; it needs a reset")]
     TimedOut {
         /// The channel.
         channel: u8,
@@ -188,7 +188,7 @@ pub enum ChannelError {
         error: TimedOut,
     },
     /// The channel could not be shown to have stopped.
-    #[error("channel {channel} did not stop: {error}")]
+    #[error("channel {channel} did not stop: {error}; closing it turns bus mastering off")]
     NotStopped {
         /// The channel.
         channel: u8,
@@ -256,7 +256,7 @@ pub type Rejected<T> = crate::rejected::Rejected<T, RejectReason>;
 #[non_exhaustive]
 pub enum RejectReason {
     /// The ring has too few free descriptors now.
-    #[error("needs {needed} descriptors and {free} are free")]
+    #[error("needs {needed} descriptors and {free} are free: wait until some are done")]
     Full {
         /// How many descriptors it takes.
         needed: u64,
@@ -264,7 +264,9 @@ pub enum RejectReason {
         free: usize,
     },
     /// The ring never has so many descriptors.
-    #[error("needs {needed} descriptors and the ring holds {capacity}")]
+    #[error(
+        "needs {needed} descriptors and the ring holds {capacity}: use fewer segments at once, or a deeper ring"
+    )]
     TooLong {
         /// How many descriptors it takes.
         needed: u64,
@@ -309,7 +311,7 @@ pub enum WaitError {
     #[error(transparent)]
     TimedOut(#[from] TimedOut),
     /// The channel was opened without an interrupt.
-    #[error("channel {channel} has no interrupt to wait for")]
+    #[error("channel {channel} has no interrupt to wait for: open it with one, or poll")]
     NoInterrupt {
         /// The channel.
         channel: u8,

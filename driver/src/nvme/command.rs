@@ -51,7 +51,7 @@ pub type Rejected<T> = crate::rejected::Rejected<T, RejectReason>;
 #[non_exhaustive]
 pub enum RejectReason {
     /// As many commands are in flight as the queue holds.
-    #[error("all {depth} commands of the queue are in flight")]
+    #[error("all {depth} commands of the queue are in flight: wait until one has ended")]
     Full {
         /// How many it holds.
         depth: u32,
@@ -85,7 +85,9 @@ pub enum RejectReason {
         block: u64,
     },
     /// More than one command carries.
-    #[error("{length:#x} bytes are more than one command carries, {limit:#x} ({because})")]
+    #[error(
+        "{length:#x} bytes are more than one command carries, {limit:#x} ({because}): transfer less at once"
+    )]
     TooLong {
         /// The length of the data.
         length: u64,
@@ -138,7 +140,7 @@ pub enum WaitError {
     #[error(transparent)]
     TimedOut(#[from] TimedOut),
     /// The queue was opened without an interrupt.
-    #[error("queue {queue} has no interrupt to wait for")]
+    #[error("queue {queue} has no interrupt to wait for: open it with one, or poll")]
     NoInterrupt {
         /// The queue.
         queue: u16,

@@ -162,7 +162,7 @@ pub enum AdminError {
         do_not_retry: bool,
     },
     /// It was not completed in time. The admin queue is out of service until a reset.
-    #[error("{command}: {error}")]
+    #[error("{command}: {error}; the controller needs a reset")]
     TimedOut {
         /// The command.
         command: AdminOpcode,
@@ -170,7 +170,7 @@ pub enum AdminError {
         error: TimedOut,
     },
     /// A completion makes no sense. The admin queue is out of service until a reset.
-    #[error("{command}: the admin queue got {fault}")]
+    #[error("{command}: the admin queue got {fault}; the controller needs a reset")]
     BadCompletion {
         /// The command that was waited for.
         command: AdminOpcode,
@@ -303,7 +303,7 @@ pub enum OpenQueueError {
 #[non_exhaustive]
 pub enum QueueError {
     /// A completion makes no sense: the queue is quarantined.
-    #[error("queue {queue} got {fault}")]
+    #[error("queue {queue} got {fault}; the controller needs a reset")]
     BadCompletion {
         /// The queue.
         queue: u16,
@@ -311,7 +311,7 @@ pub enum QueueError {
         fault: CompletionFault,
     },
     /// Commands were not completed in time, not even after an abort.
-    #[error("queue {queue}: {count} commands are overdue")]
+    #[error("queue {queue}: {count} commands are overdue; the controller needs a reset")]
     Overdue {
         /// The queue.
         queue: u16,
@@ -319,13 +319,13 @@ pub enum QueueError {
         count: u32,
     },
     /// The controller was reset: the queue does not exist any more.
-    #[error("queue {queue} is gone since the controller was reset")]
+    #[error("queue {queue} is gone since the controller was reset: it must be created again")]
     Reset {
         /// The queue.
         queue: u16,
     },
     /// The controller says that it has failed, or that it is not ready.
-    #[error("queue {queue}: the controller does not run, CSTS reads {status:#x}")]
+    #[error("queue {queue}: the controller does not run, CSTS reads {status:#x}; it needs a reset")]
     NotRunning {
         /// The queue.
         queue: u16,

@@ -200,7 +200,7 @@ fn a_halt_names_the_error_and_ends_each_operation_once() {
     assert_eq!(ends, [(0, Ok(())), (1, Ok(())), (2, Ok(()))]);
     let error = error.unwrap();
     assert_eq!(error, ChannelError::Halted { channel: 0, errors });
-    assert_eq!(error.to_string(), "channel 0 halted: dma data integrity, write data");
+    assert_eq!(error.to_string(), "channel 0 halted: dma data integrity, write data; it needs a reset");
     bench.fake.set_faults(Faults::default());
     let mut ends = Vec::new();
     let recovery = channel.recover(|end| ends.push((end.owner, end.result))).unwrap();
