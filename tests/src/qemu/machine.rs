@@ -263,14 +263,14 @@ impl Conversation<'_> {
 
     /// Listens until the guest says that it is at its end.
     fn hold(mut self, lines: &Receiver<String>) -> Result<Outcome> {
-        let mut silences = 0;
+        let (mut silences, mut has_spoken) = (0, false);
         loop {
             let left = self.deadline.saturating_duration_since(Instant::now());
             let line = match lines.recv_timeout(left.min(SILENCE)) {
                 Ok(line) => line,
                 Err(RecvTimeoutError::Timeout) if left > SILENCE => {
                     silences += 1;
-                    self.wake(silences);
+                    self.wake(silences, has_spoken);
                     continue;
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -282,7 +282,7 @@ impl Conversation<'_> {
                     return Ok(self.outcome);
                 }
             };
-            silences = 0;
+            (silences, has_spoken) = (0, true);
             match line.split_once(' ').unwrap_or((&line, "")) {
                 ("ok", sentence) => self.verdict(true, sentence),
                 ("failed", sentence) => self.verdict(false, sentence),
@@ -303,13 +303,14 @@ impl Conversation<'_> {
     /// Wakes a guest that has been silent. Emulated processors that wait for an interrupt are
     /// seen, rarely, not to notice that it came. Stopped and started they look again; an NMI
     /// makes them run, and what they find overdue then brings the rest. To a guest that is
-    /// well the first is a pause, and the second a line on its console. One that has just
-    /// ended cannot be asked.
-    fn wake(&mut self, silences: u32) {
+    /// well the first is a pause, and the second a line on its console; but a kernel that still
+    /// boots may die of it, so it is kept for those that have spoken. One that has just ended
+    /// cannot be asked.
+    fn wake(&mut self, silences: u32, has_spoken: bool) {
         if silences == 1 {
             self.note_state();
         }
-        let commands: &[&str] = if silences == 1 { &["stop", "cont"] } else { &["inject-nmi"] };
+        let commands: &[&str] = if silences > 1 && has_spoken { &["inject-nmi"] } else { &["stop", "cont"] };
         for command in commands {
             if self.monitor.execute(command, &json!({})).is_err() {
                 return;
